@@ -1,0 +1,49 @@
+"""Every mistake a user can make has a class here; all are children of :class:`FloaterError`."""
+
+from __future__ import annotations
+
+
+class FloaterError(Exception):
+    """Base class of all errors this package raises on purpose."""
+
+
+class ArgumentError(FloaterError, ValueError):
+    """An argument has the wrong value, shape or type."""
+
+
+class TimesError(ArgumentError):
+    """Times are empty, not finite, negative, decreasing or before the start of a trajectory."""
+
+
+class LengthError(ArgumentError):
+    """A position lies past what an encoder (or a baked table) can serve."""
+
+
+class SolverError(FloaterError, RuntimeError):
+    """The solver cannot go on. Carries where it stood.
+
+    Attributes:
+        time: the last time that was reached.
+        magnitude: the largest absolute value of the state at that time.
+    """
+
+    def __init__(self, message: str, *, time: float, magnitude: float) -> None:
+        super().__init__(message)
+        self.time = time
+        self.magnitude = magnitude
+
+
+class StepSizeUnderflow(SolverError):
+    """No step is small enough to meet the tolerance."""
+
+
+class StateOverflow(SolverError):
+    """The state, or its derivative, is no longer finite."""
+
+
+class TooManySteps(SolverError):
+    """The step budget is used up."""
+
+
+class StaleTrajectoryError(FloaterError, RuntimeError):
+    """The weights of the dynamics were changed in place after the trajectory was solved."""
