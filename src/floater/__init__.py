@@ -1,0 +1,14 @@
+"""FLOATER: position encodings as the solution of a learned ODE, for any Transformer, any length and any spacing."""
+
+from .dynamics import LinearDynamics as LinearDynamics
+from .dynamics import MLPDynamics as MLPDynamics
+from .dynamics import SinusoidDynamics as SinusoidDynamics
+from .dynamics import ZeroDynamics as ZeroDynamics
+from .errors import FloaterError as FloaterError
+from .ode import RK4 as RK4
+from .ode import Dopri5 as Dopri5
+from .ode import Euler as Euler
+from .ode import Midpoint as Midpoint
+from .ode import Trajectory as Trajectory
+from .ode import solve as solve
+from .ode import trajectory as trajectory

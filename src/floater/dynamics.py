@@ -1,0 +1,180 @@
+"""Laws of motion h(t, p): a small network, and three that serve as references."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .errors import ArgumentError
+from .ode import ACTIVATIONS, Field, PerceptronField
+
+ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
+
+
+class MLPDynamics(nn.Module):
+    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂: two linear layers that also see the time, one nonlinearity.
+
+    With `horizon=None` both layers see τ = t itself, as in the paper. Then h grows with t however bounded the
+    nonlinearity is: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in the thousands after 4,096
+    positions. With a horizon T they see τ = T·tanh(t/T), which is t for t ≪ T and never exceeds T. What that costs: past
+    about 2T the law of motion no longer changes with time, so two stretches of text far beyond the horizon are told
+    apart only by where p has come to, not by the clock. What it buys: |h| is bounded (with tanh), see :meth:`bounds`.
+
+    Args:
+        dim: size of p.
+        hidden: width of the hidden layer, `dim` unless given.
+        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; takes an adaptive solver more steps), "silu", "gelu"
+            or "softplus".
+        init_scale: initial weights are Xavier-normal times this; the paper starts small.
+        zero_init: start with the last layer at zero, so that h ≡ 0 exactly; gradients reach the last layer at once and
+            the first from the second update on.
+        horizon: bounded view of time, off unless given.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        activation: ActivationName = "tanh",
+        init_scale: float = 0.5,
+        zero_init: bool = False,
+        horizon: float | None = None,
+    ) -> None:
+        super().__init__()
+        hidden = dim if hidden is None else hidden
+        for name, value in (("dim", dim), ("hidden", hidden)):
+            if not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"`{name}` must be a positive whole number, but is {value!r}.")
+        if activation not in ACTIVATIONS:
+            raise ArgumentError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}.")
+        if not (math.isfinite(init_scale) and init_scale >= 0):
+            raise ArgumentError(f"`init_scale` must be a finite number ≥ 0, but is {init_scale!r}.")
+        if horizon is not None and not (math.isfinite(horizon) and horizon > 0):
+            raise ArgumentError(f"`horizon` must be a positive finite number or None, but is {horizon!r}.")
+        self.dim, self.hidden = dim, hidden
+        self.activation = ACTIVATIONS[activation]
+        self.init_scale, self.zero_init, self.horizon = init_scale, zero_init, horizon
+        self.first = nn.Linear(dim + 1, hidden)
+        self.second = nn.Linear(hidden + 1, dim)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the initial weights anew."""
+        for layer in (self.first, self.second):
+            nn.init.xavier_normal_(layer.weight, gain=self.init_scale)
+            nn.init.zeros_(layer.bias)
+        if self.zero_init:
+            nn.init.zeros_(self.second.weight)
+
+    def view(self, time: float) -> float:
+        """What h sees of the time."""
+        return time if self.horizon is None else self.horizon * math.tanh(time / self.horizon)
+
+    def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
+        """Slope of p [..., dim] at time t."""
+        seen: float | Tensor
+        if isinstance(t, Tensor):
+            seen = t if self.horizon is None else self.horizon * torch.tanh(t / self.horizon)
+        else:
+            seen = self.view(t)
+        weight1, bias1, weight2, bias2 = (tensor.to(p.dtype) for tensor in self.field_inputs())
+        clock = torch.as_tensor(seen, dtype=p.dtype, device=p.device).expand(*p.shape[:-1], 1)
+        z = self.activation.forward(F.linear(torch.cat((p, clock), -1), weight1, bias1))
+        return F.linear(torch.cat((z, clock), -1), weight2, bias2)
+
+    def field(self, initial: Tensor) -> Field | None:
+        """The solver's fast path, unless a subclass changed what h is."""
+        if type(self).forward is not MLPDynamics.forward or type(self).view is not MLPDynamics.view:
+            return None
+        weight1, bias1, weight2, bias2 = self.field_inputs()
+        return PerceptronField(initial, (weight1, bias1), (weight2, bias2), self.activation, self.view)
+
+    def field_inputs(self) -> tuple[Tensor, ...]:
+        """The four weight tensors, in full precision if they are stored in half."""
+        tensors = (self.first.weight, self.first.bias, self.second.weight, self.second.bias)
+        half = (torch.float16, torch.bfloat16)
+        return tuple(tensor.float() if tensor.dtype in half else tensor for tensor in tensors)
+
+    @torch.no_grad()
+    def bounds(self, initial: Tensor, time: float) -> tuple[float, float]:
+        """Upper bounds on the largest |h| at any time up to `time`, and on the largest |p(time)|.
+
+        Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh); |p| may then still grow
+        in proportion to the time.
+        """
+        seen = abs(self.view(time))
+        weight = self.second.weight.double().abs()
+        z = self.activation.bound
+        reach = weight[:, :-1].sum(1) * z if math.isfinite(z) else torch.full_like(weight[:, 0], math.inf)
+        slope = float((reach + weight[:, -1] * seen + self.second.bias.double().abs()).max())
+        return slope, float(initial.abs().max()) + slope * time
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation.name}, horizon={self.horizon}"
+
+
+class LinearDynamics(nn.Module):
+    """h(t, p) = A·p + b. Its solution is known in closed form."""
+
+    def __init__(self, dim: int, init_scale: float = 0.5) -> None:
+        super().__init__()
+        self.dim = dim
+        self.linear = nn.Linear(dim, dim)
+        nn.init.xavier_normal_(self.linear.weight, gain=init_scale)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
+        """Slope of p [..., dim]; the time plays no part."""
+        slope: Tensor = self.linear(p)
+        return slope
+
+
+class SinusoidDynamics(nn.Module):
+    """The law of motion whose solution is the sinusoidal encoding (Eq. 7 of the paper, with its factor corrected).
+
+    d/dt sin(ω_j·t) = ω_j·cos(ω_j·t) with ω_j = c^(j/d), c = 1e-4: the factor is c^(+j/d), where the paper prints c^(-j/d).
+    Start from p(0) = (0, 1, 0, 1, …), time in positions (Δ = 1). No parameters.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("frequencies", sinusoid_frequencies(dim), persistent=False)
+
+    def initial(self) -> Tensor:
+        """p(0) of the sinusoidal encoding, [dim]."""
+        even = torch.arange(self.dim, device=self.frequencies.device) % 2 == 0
+        return (~even).to(torch.get_default_dtype())
+
+    def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
+        """Slope of p [..., dim]; where p is plays no part."""
+        phase = self.frequencies * t
+        slope = torch.empty_like(phase)
+        slope[0::2] = torch.cos(phase[0::2])
+        slope[1::2] = -torch.sin(phase[1::2])
+        return (self.frequencies * slope).to(p.dtype).expand_as(p)
+
+
+class ZeroDynamics(nn.Module):
+    """h ≡ 0: p(t) stays where it starts."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
+        """Zeros of p's shape."""
+        return torch.zeros_like(p)
+
+
+def sinusoid_frequencies(dim: int, base: float = 1e-4) -> Tensor:
+    """ω_j = base^(2⌊j/2⌋/dim) for j = 0 … dim-1, float64: sine and cosine neighbours share one."""
+    j = torch.arange(dim, dtype=torch.float64)
+    return base ** ((j - j % 2) / dim)

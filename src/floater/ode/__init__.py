@@ -1,0 +1,22 @@
+"""Solves dp/dt = h(t, p). Knows tensors and a callable, nothing of Transformers."""
+
+from .activations import ACTIVATIONS as ACTIVATIONS
+from .activations import Activation as Activation
+from .fields import CallableField as CallableField
+from .fields import Dynamics as Dynamics
+from .fields import Field as Field
+from .fields import PerceptronField as PerceptronField
+from .path import Path as Path
+from .solve import Gradient as Gradient
+from .solve import ProvidesField as ProvidesField
+from .solve import Trajectory as Trajectory
+from .solve import solve as solve
+from .solve import trajectory as trajectory
+from .solvers import RK4 as RK4
+from .solvers import Adaptive as Adaptive
+from .solvers import Dopri5 as Dopri5
+from .solvers import Euler as Euler
+from .solvers import FixedStep as FixedStep
+from .solvers import Midpoint as Midpoint
+from .solvers import Solver as Solver
+from .tableaus import Tableau as Tableau

@@ -1,0 +1,352 @@
+"""The right-hand side h(t, p) as the solver sees it: evaluate a stage, combine stages, go backwards.
+
+A field integrates an *inner* state from which the state p itself follows. For any callable the two are the same.
+For a perceptron h = W₂·act(W₁p + τ·v₁ + b₁) + τ·v₂ + b₂ the inner state is u = W₁p, because then
+du/dt = (W₁W₂)·z + …, one matrix product a stage instead of two, and p is needed once a step and not once a stage.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ArgumentError, StaleTrajectoryError
+from .activations import Activation
+
+Dynamics = Callable[[float, Tensor], Tensor]
+
+
+class Field(ABC):
+    """What the stepper and the reverse sweep ask of a right-hand side.
+
+    All states are handed over flat: [width] is an inner state, [size] a state p, [S, …] the stages of one step.
+
+    Attributes:
+        initial: p(start), flat and detached.
+        inputs: the differentiable tensors θ that h depends on, in the order in which `Reverse.finish` returns gradients.
+        width: number of elements of the inner state.
+    """
+
+    initial: Tensor
+    inputs: tuple[Tensor, ...]
+    width: int
+
+    @abstractmethod
+    def enter(self) -> Tensor:
+        """The inner state [width] at the start."""
+
+    @abstractmethod
+    def stage(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
+        """Evaluate h: write the inner slope and what the reverse sweep needs to know about this stage."""
+
+    @abstractmethod
+    def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
+        """Weighted sums [r, size] of the slopes of p, from weights [r, S] over the stages of a step."""
+
+    @abstractmethod
+    def reverse(self) -> Reverse:
+        """An accumulator for one reverse sweep."""
+
+    def strain(self, weights: Tensor, kept: Tensor) -> float:
+        """Relative error of the time integral that the gradient rests on, 0 where nothing is known of it."""
+        return 0.0
+
+    def check_unchanged(self) -> None:
+        """Raise if the weights are no longer those the trajectory was solved with."""
+        return None
+
+
+class Reverse(ABC):
+    """One sweep from the last step to the first; collects the gradients of θ and p(start)."""
+
+    @abstractmethod
+    def spread(self, moments: Tensor, weights: Tensor, times: Tensor, kept: Tensor) -> Tensor:
+        """Cotangents [B, S, width] of the stages, from those of their combinations.
+
+        Args:
+            moments: cotangents [B, r, size] of the sums that `Field.combine` formed, for B steps.
+            weights: the weights [B, r, S] of those sums.
+            times: stage times [B, S], float64, on the CPU.
+            kept: what the stages kept, [B, S, width].
+        """
+
+    @abstractmethod
+    def open_rows(self, kept: Tensor, times: Tensor) -> None:
+        """Announce the stages that come next: what they kept [R, width] and their times [R]."""
+
+    @abstractmethod
+    def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        """Cotangent of a stage's inner state, from that of its inner slope and its share of `spread`."""
+
+    @abstractmethod
+    def gather(self, first: int, cotangents: Tensor) -> None:
+        """Collect the cotangents [n, width] of the inner states of the announced rows `first`, `first` + 1, …."""
+
+    @abstractmethod
+    def close_rows(self, slope_cotangents: Tensor) -> None:
+        """All stages of the announced rows are through; add up their weight gradients in one product each."""
+
+    @abstractmethod
+    def finish(self, inner_cotangent: Tensor, state_cotangent: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Gradients of p(start), flat, and of each of `Field.inputs`."""
+
+
+class CallableField(Field):
+    """Any h(t, p): a module, a function, a closure. Goes backwards by one vector-Jacobian product a stage."""
+
+    def __init__(
+        self, dynamics: Dynamics, initial: Tensor, start: float, inputs: tuple[Tensor, ...] | None = None
+    ) -> None:
+        self._dynamics = dynamics
+        self._shape = initial.shape
+        self.initial = initial.detach().reshape(-1)
+        self.width = self.initial.numel()
+        self.inputs = _differentiable_inputs(dynamics, initial, start) if inputs is None else inputs
+        self._versions = tuple(tensor._version for tensor in self.inputs)
+
+    def __call__(self, time: float, state: Tensor) -> Tensor:
+        slope = self._dynamics(time, state.view(self._shape))
+        if slope.shape != self._shape:
+            raise ArgumentError(
+                f"`dynamics` must return a slope of the state's shape {tuple(self._shape)}, "
+                f"but returned {tuple(slope.shape)}."
+            )
+        return slope.reshape(-1)
+
+    def enter(self) -> Tensor:
+        return self.initial.clone()
+
+    def stage(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
+        kept.copy_(inner)
+        slope.copy_(self(time, inner))
+
+    def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
+        return weights @ slopes
+
+    def reverse(self) -> Reverse:
+        return _CallableReverse(self)
+
+    def check_unchanged(self) -> None:
+        if tuple(tensor._version for tensor in self.inputs) != self._versions:
+            raise StaleTrajectoryError(
+                "A parameter of the dynamics was changed in place after the trajectory was solved; solve again "
+                "(or call backward before the optimiser's step)."
+            )
+
+
+class _CallableReverse(Reverse):
+    def __init__(self, field: CallableField) -> None:
+        field.check_unchanged()
+        self._field = field
+        self._gradients: list[Tensor | None] = [None] * len(field.inputs)
+        self._kept = field.initial
+        self._times: list[float] = []
+
+    def spread(self, moments: Tensor, weights: Tensor, times: Tensor, kept: Tensor) -> Tensor:
+        return weights.transpose(1, 2) @ moments
+
+    def open_rows(self, kept: Tensor, times: Tensor) -> None:
+        self._kept, self._times = kept, times.tolist()
+
+    def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        with torch.enable_grad():
+            state = self._kept[row].detach().requires_grad_()
+            slope = self._field(self._times[row], state)
+        if not slope.requires_grad:
+            out.zero_()
+            return
+        wanted = (state, *self._field.inputs)
+        pulled = torch.autograd.grad(slope, wanted, slope_cotangent + spread, retain_graph=True, allow_unused=True)
+        if pulled[0] is None:
+            out.zero_()
+        else:
+            out.copy_(pulled[0])
+        for i, gradient in enumerate(pulled[1:]):
+            held = self._gradients[i]
+            if gradient is not None:
+                self._gradients[i] = gradient if held is None else held + gradient
+
+    def gather(self, first: int, cotangents: Tensor) -> None:
+        return None
+
+    def close_rows(self, slope_cotangents: Tensor) -> None:
+        return None
+
+    def finish(self, inner_cotangent: Tensor, state_cotangent: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        return inner_cotangent + state_cotangent, tuple(self._gradients)
+
+
+class PerceptronField(Field):
+    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂ for many trajectories at once, with v the last column of each weight.
+
+    Keeps copies of the weights, so that a trajectory stays true to the weights it was solved with.
+
+    Args:
+        initial: p(start) [..., dim].
+        first: weight [hidden, dim + 1] and bias [hidden].
+        second: weight [dim, hidden + 1] and bias [dim].
+        activation: the nonlinearity.
+        view: τ, what h sees of the time.
+    """
+
+    def __init__(
+        self,
+        initial: Tensor,
+        first: tuple[Tensor, Tensor],
+        second: tuple[Tensor, Tensor],
+        activation: Activation,
+        view: Callable[[float], float],
+    ) -> None:
+        self.inputs = (*first, *second)
+        self.dim, self.hidden = second[0].shape[0], first[0].shape[0]
+        if initial.shape[-1:] != (self.dim,):
+            raise ArgumentError(
+                f"`initial` must have the dynamics' size {self.dim} as its last dimension, "
+                f"but has shape {tuple(initial.shape)}."
+            )
+        for tensor in self.inputs:
+            if tensor.dtype != initial.dtype or tensor.device != initial.device:
+                raise ArgumentError(
+                    f"`initial` must have the dynamics' type and device ({tensor.dtype} on {tensor.device}), "
+                    f"but is {initial.dtype} on {initial.device}; convert one of them with .to()."
+                )
+        self.activation = activation
+        self.view = view
+        with torch.no_grad():
+            self.initial = initial.detach().reshape(-1)
+            self.rows = self.initial.numel() // self.dim
+            self.width = self.rows * self.hidden
+            (weight1, bias1), (weight2, bias2) = first, second
+            self.w1, self.v1, self.b1 = weight1[:, :-1].contiguous(), weight1[:, -1].contiguous(), bias1.clone()
+            self.w2, self.v2, self.b2 = weight2[:, :-1].contiguous(), weight2[:, -1].contiguous(), bias2.clone()
+            # One column-major copy of W₁W₂ serves both directions.
+            self.w21 = self.w2.t() @ self.w1.t()
+            # What the time and the biases add to the pre-activation and to the inner slope.
+            self._shift = torch.stack((self.b1, self.w1 @ self.b2))
+            self._drift = torch.stack((self.v1, self.w1 @ self.v2))
+            self._level = torch.stack((self.b2, self.v2))
+            self._shape = (self.rows, self.hidden)
+
+    def enter(self) -> Tensor:
+        return (self.initial.view(self.rows, self.dim) @ self.w1.t()).view(-1)
+
+    def stage(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
+        seen, shape = self.view(time), self._shape
+        z = kept.view(shape)
+        shift1, shift21 = torch.add(self._shift, self._drift, alpha=seen).unbind()
+        torch.add(inner.view(shape), shift1, out=z)
+        z = self.activation.apply_(z) if self.activation.from_output else self.activation.forward(z)
+        torch.addmm(shift21, z, self.w21, out=slope.view(shape))
+
+    def outputs(self, kept: Tensor) -> Tensor:
+        """act(·) of stages, from what they kept."""
+        return kept if self.activation.from_output else self.activation.forward(kept)
+
+    def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
+        sums = (weights @ self.outputs(kept)).view(-1, self.hidden)
+        seen = torch.tensor([[1.0, self.view(time)] for time in times], dtype=weights.dtype, device=weights.device)
+        shift = (weights @ seen) @ self._level
+        lifted = (sums @ self.w2.t()).view(len(weights), self.rows, self.dim)
+        return lifted.add_(shift.unsqueeze(1)).view(len(weights), -1)
+
+    def strain(self, weights: Tensor, kept: Tensor) -> float:
+        z = self.outputs(kept)
+        error = torch.linalg.vector_norm(weights @ z).item()
+        scale = torch.linalg.vector_norm(z).item() / len(z) ** 0.5
+        return error / scale if scale > 0 else 0.0
+
+    def reverse(self) -> Reverse:
+        return _PerceptronReverse(self)
+
+
+class _PerceptronReverse(Reverse):
+    def __init__(self, field: PerceptronField) -> None:
+        self._field = field
+        new = field.initial.new_zeros
+        hidden, dim = field.hidden, field.dim
+        self._grad2 = new(dim, hidden)  # through the combinations of slopes
+        self._slope2 = new(2, dim)  # the same for b₂ and v₂
+        self._grad21 = new(hidden, hidden)  # through W₁W₂
+        self._slope21 = new(2, hidden)
+        self._slope1 = new(2, field.width)  # b₁ and v₁, still a row a trajectory
+        self._z = self._seen_rows = field.initial
+        self._derivative: tuple[Tensor, ...] = ()
+        self._shape, self._back = (field.rows, hidden), field.w21.t()
+
+    def _seen(self, times: Tensor) -> Tensor:
+        """[2, …]: ones and τ(t)."""
+        seen = torch.tensor([self._field.view(time) for time in times.reshape(-1).tolist()], dtype=torch.float64)
+        pair = torch.stack((torch.ones_like(seen), seen)).view(2, *times.shape)
+        return pair.to(self._field.initial.device, self._field.initial.dtype)
+
+    def spread(self, moments: Tensor, weights: Tensor, times: Tensor, kept: Tensor) -> Tensor:
+        field = self._field
+        batch, sums, stages = weights.shape
+        flat = moments.reshape(-1, field.dim)
+        combined = (weights @ field.outputs(kept)).view(-1, field.hidden)
+        self._grad2.addmm_(flat.t(), combined)
+        seen = self._seen(times)  # [2, B, S]
+        shares = torch.einsum("brs,cbs->cbr", weights, seen).reshape(2, batch * sums)
+        self._slope2 += shares @ moments.view(batch * sums, field.rows, field.dim).sum(1)
+        pulled = (flat @ field.w2).view(batch, sums, field.width)
+        return weights.transpose(1, 2) @ pulled
+
+    def open_rows(self, kept: Tensor, times: Tensor) -> None:
+        self._z = self._field.outputs(kept)
+        self._derivative = self._field.activation.derivative(kept).unbind()
+        self._seen_rows = self._seen(times)
+
+    def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
+        shape = self._shape
+        torch.addmm(spread.view(shape), slope_cotangent.view(shape), self._back, out=out.view(shape))
+        out.mul_(self._derivative[row])
+
+    def gather(self, first: int, cotangents: Tensor) -> None:
+        self._slope1.addmm_(self._seen_rows[:, first : first + len(cotangents)], cotangents)
+
+    def close_rows(self, slope_cotangents: Tensor) -> None:
+        hidden = self._field.hidden
+        self._grad21.addmm_(slope_cotangents.view(-1, hidden).t(), self._z.reshape(-1, hidden))
+        self._slope21 += (self._seen_rows @ slope_cotangents).view(2, -1, hidden).sum(1)
+
+    def finish(self, inner_cotangent: Tensor, state_cotangent: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        field = self._field
+        inner = inner_cotangent.view(field.rows, field.hidden)
+        grad_initial = torch.addmm(state_cotangent.view(field.rows, field.dim), inner, field.w1)
+        slope1 = self._slope1.view(2, field.rows, field.hidden).sum(1)
+        weight1 = torch.empty_like(field.inputs[0])
+        weight1[:, -1] = slope1[1]
+        through = torch.addmm(inner.t() @ field.initial.view(field.rows, field.dim), self._slope21.t(), field._level)
+        weight1[:, :-1] = through.addmm_(self._grad21, field.w2.t())
+        weight2 = torch.empty_like(field.inputs[2])
+        weight2[:, :-1] = self._grad2.addmm_(field.w1.t(), self._grad21)
+        slope2 = self._slope2 + self._slope21 @ field.w1
+        weight2[:, -1] = slope2[1]
+        return grad_initial.view(-1), (weight1, slope1[0], weight2, slope2[0])
+
+
+def _differentiable_inputs(dynamics: Dynamics, initial: Tensor, start: float) -> tuple[Tensor, ...]:
+    """The tensors that receive gradients: a module's parameters, or the leaves that a function reaches."""
+    owner = dynamics if isinstance(dynamics, nn.Module) else getattr(dynamics, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return tuple(parameter for parameter in owner.parameters() if parameter.requires_grad)
+    with torch.enable_grad():
+        slope = dynamics(start, initial.detach())
+    leaves: dict[int, Tensor] = {}
+    seen: set[object] = set()
+    todo = [slope.grad_fn] if slope.grad_fn is not None else []
+    if slope.is_leaf and slope.requires_grad:
+        leaves[id(slope)] = slope
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            leaves[id(leaf)] = leaf
+        todo.extend(parent for parent, _ in node.next_functions)
+    return tuple(leaves.values())

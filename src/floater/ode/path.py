@@ -1,0 +1,338 @@
+"""The stepper: takes steps, keeps what evaluation and the reverse sweep need, and can go on from where it stood.
+
+The sequence of steps is a function of h, p(start), start and the solver alone. The last step overshoots the time
+that was asked for and the dense output cuts, so that p(t) never depends on how far anyone looked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import SolverError, StateOverflow, StepSizeUnderflow, TooManySteps
+from .fields import Field
+from .solvers import Adaptive, Solver
+
+Sink = Callable[[int, Tensor], None]
+
+_BLOCK_BYTES = 8 * 2**20
+_SAFETY, _SHRINK, _GROW, _TREND = 0.9, 0.2, 10.0, 0.04
+_GRADIENT_SLACK = 10.0  # the integrals that gradients rest on may be this much coarser than the state
+
+
+class Rows:
+    """Rows of equal width that grow in blocks, so that a block is one matrix and nothing is ever copied together.
+
+    A step owns `stride` new rows; consecutive steps share one row, which is repeated at the head of each block.
+    """
+
+    def __init__(self, like: Tensor, width: int, stride: int, shared: int, keep: bool) -> None:
+        self._like, self._width, self._stride, self._shared, self._keep = like, width, stride, shared, keep
+        room = _BLOCK_BYTES // max(1, stride * width * like.element_size())
+        self.steps_per_block = max(1, min(64, room)) if keep else 1
+        self._blocks: list[Tensor] = []
+
+    def window(self, step: int) -> Tensor:
+        """The rows of one step, to be written or read."""
+        block, place = divmod(step, self.steps_per_block) if self._keep else (0, 0)
+        if block == len(self._blocks):
+            rows = self._shared + self._stride * self.steps_per_block
+            self._blocks.append(self._like.new_empty(rows, self._width))
+            if block and self._shared:
+                self._blocks[block][: self._shared] = self._blocks[block - 1][-self._shared :]
+        first = place * self._stride
+        return self._blocks[block][first : first + self._stride + self._shared]
+
+    def recycle(self) -> None:
+        """Without keeping: the shared row of the next step is the last of this one."""
+        if not self._keep and self._shared:
+            self._blocks[0][: self._shared] = self._blocks[0][-self._shared :]
+
+    def spans(self, steps: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Blocks from last to first: (first step, number of steps, their rows), for the first `steps` steps."""
+        for first in reversed(range(0, steps, self.steps_per_block)):
+            count = min(self.steps_per_block, steps - first)
+            yield first, count, self._blocks[first // self.steps_per_block][: count * self._stride + self._shared]
+
+
+class Path:
+    """Steps taken so far along the trajectories of one field, and the means to take more.
+
+    Args:
+        field: the right-hand side with its initial state.
+        solver: tableau and step rule.
+        start: time of the initial state.
+        keep_stages: keep what the exact reverse sweep needs.
+        keep_dense: keep the interpolation polynomials, so that any time can be evaluated again.
+        first_step: length of the first step, instead of a guess (adaptive solvers only).
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        solver: Solver,
+        start: float,
+        *,
+        keep_stages: bool,
+        keep_dense: bool,
+        first_step: float | None = None,
+    ) -> None:
+        self.field, self.solver, self.tableau = field, solver, solver.tableau
+        self.start = start
+        self.keep_stages, self.keep_dense = keep_stages, keep_dense
+        self.grid = [start]  # times at which steps begin and end
+        self.lengths: list[float] = []  # η of each step; grid[n] + lengths[n] == grid[n + 1]
+        self.evaluations = 0
+        self.rejected = 0
+
+        tableau, like = self.tableau, field.initial
+        self.state = field.initial.clone()
+        self.stages = Rows(like, field.width, tableau.stages - 1, shared=1, keep=keep_stages)
+        self.dense = Rows(like, like.numel(), tableau.degree + 1, shared=0, keep=keep_dense)
+        self._inner = like.new_empty(1 + tableau.stages, field.width)  # inner state, then the inner slopes
+        self._heads = [self._inner[: s + 1].t() for s in range(tableau.stages)]
+        self._slopes = self._inner[1:].unbind()
+        self._next = like.new_empty(field.width)
+        coupling = torch.tensor(tableau.coupling, dtype=torch.float64)
+        self._coupling = torch.cat((torch.zeros(tableau.stages, 1, dtype=torch.float64), coupling), 1).to(like)
+        self._carry = torch.zeros_like(self._coupling)
+        self._carry[:, 0] = 1
+        sums = torch.tensor(tableau.dense, dtype=torch.float64).t()
+        if tableau.error is not None:
+            sums = torch.cat((sums, torch.tensor([tableau.error], dtype=torch.float64)))
+        self._sums = sums.to(like).contiguous()
+        self._begun = False
+        self._step = first_step
+        self._last_error: float | None = None
+        self._just_rejected = False
+
+    @property
+    def end(self) -> float:
+        """How far the steps reach."""
+        return self.grid[-1]
+
+    @property
+    def proposal(self) -> float | None:
+        """Length the next step would have, for adaptive solvers."""
+        return self._step
+
+    @property
+    def steps(self) -> int:
+        """Number of accepted steps."""
+        return len(self.lengths)
+
+    def advance(self, end: float, sink: Sink | None = None, clip: bool = False) -> None:
+        """Take steps until `end` is reached or passed; hand each step's polynomial [degree + 1, size] to `sink`.
+
+        With `clip` the last step stops at `end` exactly, which makes later states depend on `end`.
+        """
+        if self.end >= end:
+            return
+        if not self._begun:
+            self._begin()
+        if not isinstance(self.solver, Adaptive):
+            self._check_budget(end)
+        while self.end < end:
+            length = self._propose(end, clip)
+            polynomial = self._attempt(length)
+            if polynomial is None:
+                continue
+            self._accept(length, end if clip else math.inf)
+            if sink is not None:
+                sink(self.steps - 1, polynomial)
+            self.stages.recycle()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._inner[0] = self.field.enter()
+        self._evaluate(self.start, self._inner[0], self._inner[1], self.stages.window(0)[0])
+        if not math.isfinite(self._inner[1].sum().item()):
+            raise self._trouble(StateOverflow, "the dynamics are not finite at the very first time")
+        if isinstance(self.solver, Adaptive) and self._step is None:
+            self._step = self._guess(self.solver)
+
+    def _evaluate(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
+        self.field.stage(time, inner, slope, kept)
+        self.evaluations += 1
+
+    def _guess(self, solver: Adaptive) -> float:
+        """First step: the length over which a curve of this slope and curvature errs by the tolerance."""
+        rows = self.stages.window(0)
+        scale = self.state.abs().mul_(solver.rtol).add_(solver.atol)
+        weights = self._sums.new_tensor([[1.0]])
+        slope = self.field.combine(weights, [self.start], self._inner[1:2], rows[:1])[0] / scale
+        speed = _rms(slope)
+        probe = min(1e-2, 1.0 / speed) if speed > 0 else 1e-2
+        torch.add(self._inner[0], self._inner[1], alpha=probe, out=self._next)
+        self._evaluate(self.start + probe, self._next, self._inner[2], rows[1])
+        moved = self.field.combine(weights, [self.start + probe], self._inner[2:3], rows[1:2])[0] / scale
+        bend = _rms(moved - slope) / probe
+        if not math.isfinite(bend):
+            return 1e-4
+        # error ≈ 1e-4 · η⁶ · speed · (bend / speed)⁵ for a curve whose derivatives keep that ratio
+        danger = 1e-4 * speed * (bend / speed) ** 5 if speed > 0 else 0.0
+        guess = (0.1 / danger) ** (1 / 6) if danger > 0 else math.inf
+        return min(1.0, guess, solver.max_step or math.inf)
+
+    def _propose(self, end: float, clip: bool) -> float:
+        if isinstance(self.solver, Adaptive):
+            if self.steps + self.rejected >= self.solver.max_steps:
+                raise self._trouble(
+                    TooManySteps,
+                    f"{self.solver.max_steps} steps did not reach time {end:g}",
+                    "raise `max_steps`, loosen the tolerance, or give the dynamics a bounded view of time",
+                )
+            length = self._step or 1.0
+        else:
+            length = self.start + (self.steps + 1) * self.solver.step - self.end
+        return min(length, end - self.end) if clip else length
+
+    def _attempt(self, length: float) -> Tensor | None:
+        """Try one step. Returns its polynomial, or None after a rejection."""
+        tableau, inner = self.tableau, self._inner
+        window = self.stages.window(self.steps)
+        coupling = torch.add(self._carry, self._coupling, alpha=length)
+        times = [self.end + node * length for node in tableau.nodes]
+        rows = window.unbind()
+        for s in range(1, tableau.stages):
+            torch.mv(self._heads[s], coupling[s, : s + 1], out=self._next)
+            self._evaluate(times[s], self._next, self._slopes[s], rows[s])
+        sums = self.field.combine(self._sums * length, times, inner[1:], window)
+        polynomial = self.dense.window(self.steps)
+        polynomial[0] = self.state
+        polynomial[1:] = sums[: tableau.degree]
+        arrived = polynomial.sum(0)
+        if isinstance(self.solver, Adaptive):
+            error = self._measure(self.solver, arrived, sums[-1], window)
+            if not self._judge(self.solver, error, length):
+                return None
+        elif not math.isfinite(arrived.sum().item() + inner[-1].sum().item()):
+            raise self._trouble(StateOverflow, "the state overflows in the next step")
+        self._arrived = arrived
+        return polynomial
+
+    def _measure(self, solver: Adaptive, arrived: Tensor, error: Tensor, window: Tensor) -> float:
+        """Estimated error of a step, 1 being the most that is allowed."""
+        scale = torch.maximum(self.state.abs(), arrived.abs()).mul_(solver.rtol).add_(solver.atol)
+        measured = _rms(error.div(scale))
+        strain = self.field.strain(self._sums[-1:], window)
+        return max(measured, strain / (_GRADIENT_SLACK * solver.rtol))
+
+    def _judge(self, solver: Adaptive, error: float, length: float) -> bool:
+        """Accept or reject, and choose the next length by its size and its trend (a PI rule)."""
+        power = 1 / self.tableau.order
+        if error <= 1.0:
+            floor = max(error, 1e-10)
+            before = floor if self._last_error is None else self._last_error
+            factor = _SAFETY * floor**-power * (before / floor) ** _TREND
+            factor = min(_GROW, max(_SHRINK, factor))
+            if self._just_rejected:
+                factor = min(1.0, factor)
+            self._just_rejected = False
+            self._last_error = max(error, 1e-4)
+        else:
+            factor = max(_SHRINK, _SAFETY * error**-power) if math.isfinite(error) else _SHRINK
+            self._just_rejected = True
+            self.rejected += 1
+        self._step = min(length * factor, solver.max_step or math.inf)
+        if error <= 1.0:
+            return True
+        if self._step < 1e-14 * max(1.0, abs(self.end)):
+            if math.isfinite(error):
+                advice = "loosen rtol/atol"
+                if solver.rtol < 100 * torch.finfo(self.state.dtype).eps:
+                    advice += f" or solve in float64 (rtol={solver.rtol:g} is too fine for {self.state.dtype})"
+                raise self._trouble(
+                    StepSizeUnderflow, f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}", advice
+                )
+            raise self._trouble(StateOverflow, "every further step, however short, overflows")
+        return False
+
+    def _accept(self, length: float, end: float) -> None:
+        self.state = self._arrived
+        self._inner[0] = self._next
+        self._inner[1] = self._inner[-1]
+        self.lengths.append(length)
+        if isinstance(self.solver, Adaptive):
+            self.grid.append(min(self.end + length, end))
+        else:
+            self.grid.append(min(self.start + self.steps * self.solver.step, end))
+
+    def _check_budget(self, end: float) -> None:
+        assert not isinstance(self.solver, Adaptive)
+        needed = math.ceil((end - self.start) / self.solver.step)
+        if needed > self.solver.max_steps:
+            raise self._trouble(
+                TooManySteps,
+                f"{needed} steps of {self.solver.step:g} are needed to reach time {end:g}, "
+                f"but max_steps is {self.solver.max_steps}",
+                "take longer steps, raise `max_steps`, or use Dopri5",
+            )
+
+    def _trouble(self, kind: type[SolverError], what: str, advice: str = "") -> SolverError:
+        magnitude = self.state.abs().max().item() if self.state.numel() else 0.0
+        advice = advice or "lower the weights or the learning rate of the dynamics, or give it a bounded view of time"
+        return kind(
+            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: {magnitude:g}): {what}; {advice}.",
+            time=self.end,
+            magnitude=magnitude,
+        )
+
+
+def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
+    """States [len(times), size] at float64 `times`, advancing the path as far as needed.
+
+    Args:
+        path: steps so far; needs `keep_dense` to look at steps that were taken earlier.
+        times: non-decreasing.
+        order: row of the result for each time, if the result is wanted in another order.
+    """
+    out = path.field.initial.new_empty(len(times), path.field.initial.numel())
+    in_cache = max(1, 2**16 // max(1, out.shape[1]))
+    place = 0
+
+    def emit(step: int, polynomial: Tensor) -> None:
+        nonlocal place
+        begin = place
+        place = int(np.searchsorted(times, path.grid[step + 1], side="right"))
+        if place == begin:
+            return
+        fraction = (times[begin:place] - path.grid[step]) / path.lengths[step]
+        theta = torch.from_numpy(fraction).to(out.device, out.dtype).unsqueeze(1)
+        if order is None:
+            for rows, part in zip(out[begin:place].split(in_cache), theta.split(in_cache), strict=True):
+                _horner(polynomial, part, rows)
+        else:
+            chunk = out.new_empty(place - begin, out.shape[1])
+            _horner(polynomial, theta, chunk)
+            out[torch.from_numpy(order[begin:place]).to(out.device)] = chunk
+
+    if len(times) == 0:
+        return out
+    last = float(times[-1])
+    known = path.steps if path.keep_dense else 0
+    for step in range(known):
+        if place == len(times):
+            return out
+        emit(step, path.dense.window(step))
+    path.advance(last, emit)
+    if place < len(times):  # no step was ever needed: all times are the start
+        out[place:] = path.field.initial
+    return out
+
+
+def _horner(polynomial: Tensor, theta: Tensor, out: Tensor) -> None:
+    """Evaluate in place, by single rounded operations: a row's bits do not depend on its neighbours."""
+    first, *middle, last = polynomial.unbind()
+    torch.mul(last, theta, out=out)
+    for coefficient in reversed(middle):
+        out.add_(coefficient).mul_(theta)
+    out.add_(first)
+
+
+def _rms(values: Tensor) -> float:
+    return torch.linalg.vector_norm(values).item() / max(1, values.numel()) ** 0.5
