@@ -4,6 +4,12 @@ from .dynamics import LinearDynamics as LinearDynamics
 from .dynamics import MLPDynamics as MLPDynamics
 from .dynamics import SinusoidDynamics as SinusoidDynamics
 from .dynamics import ZeroDynamics as ZeroDynamics
+from .encoders import FlowConfig as FlowConfig
+from .encoders import LearnedConfig as LearnedConfig
+from .encoders import NoPositionConfig as NoPositionConfig
+from .encoders import RecurrentConfig as RecurrentConfig
+from .encoders import RotaryConfig as RotaryConfig
+from .encoders import SinusoidalConfig as SinusoidalConfig
 from .errors import FloaterError as FloaterError
 from .ode import RK4 as RK4
 from .ode import Dopri5 as Dopri5
@@ -12,3 +18,5 @@ from .ode import Midpoint as Midpoint
 from .ode import Trajectory as Trajectory
 from .ode import solve as solve
 from .ode import trajectory as trajectory
+
+__version__ = "0.1.0"

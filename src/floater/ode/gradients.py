@@ -23,10 +23,16 @@ class Discrete(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, path: Path, sorted_times: np.ndarray, order: np.ndarray | None, times: Tensor, *inputs: Tensor
+        ctx: Any,
+        path: Path,
+        sorted_times: np.ndarray,
+        order: np.ndarray | None,
+        known: Tensor | None,
+        times: Tensor,
+        *inputs: Tensor,
     ) -> Tensor:
         with _full_precision(path):
-            out = evaluate(path, sorted_times, order)
+            out = evaluate(path, sorted_times, order) if known is None else known.detach()
         ctx.path, ctx.sorted_times, ctx.order = path, sorted_times, order
         ctx.times_like = times
         return out
@@ -38,12 +44,12 @@ class Discrete(torch.autograd.Function):
         with _full_precision(path):
             outputs = _Outputs(path, ctx.sorted_times, ctx.order, gradient.contiguous())
             grad_times = None
-            if ctx.needs_input_grad[3]:
+            if ctx.needs_input_grad[4]:
                 grad_times = outputs.time_gradient(ctx.times_like)
-            if not any(ctx.needs_input_grad[4:]):
-                return (None, None, None, grad_times, *[None] * (len(ctx.needs_input_grad) - 4))
+            if not any(ctx.needs_input_grad[5:]):
+                return (None, None, None, None, grad_times, *[None] * (len(ctx.needs_input_grad) - 5))
             grad_initial, grad_inputs = _sweep(path, outputs)
-        return (None, None, None, grad_times, grad_initial, *grad_inputs)
+        return (None, None, None, None, grad_times, grad_initial, *grad_inputs)
 
 
 class _Outputs:

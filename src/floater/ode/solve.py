@@ -50,9 +50,8 @@ class Trajectory:
         keep_stages: bool | None = None,
     ) -> None:
         _check_arguments(initial, solver, gradient, start)
-        self._result_type = initial.dtype
         self._dynamics = dynamics
-        self._initial = initial.float() if initial.dtype in (torch.float16, torch.bfloat16) else initial
+        self._root = initial
         self._gradient = gradient
         self._plain: CallableField | None = None  # h to be called, where the fast path does not serve
         field = self._make_field(start)
@@ -62,6 +61,12 @@ class Trajectory:
         keep = differentiable if keep_stages is None else keep_stages
         self._path = Path(field, solver, start, keep_stages=keep and gradient == "discrete", keep_dense=keep_dense)
         self._polynomials: list[Tensor] = []  # with gradient "autograd" only
+        self._last: _LastCall | None = None
+
+    @property
+    def _initial(self) -> Tensor:
+        """p(start), as wide as the solver works."""
+        return self._root.float() if self._root.dtype in (torch.float16, torch.bfloat16) else self._root
 
     def _make_field(self, start: float) -> Field:
         field = self._dynamics.field(self._initial) if isinstance(self._dynamics, ProvidesField) else None
@@ -118,7 +123,7 @@ class Trajectory:
             flat = flat[order]
         with torch.autocast(self._initial.device.type, enabled=False):
             states = self._states(flat, order, times)
-        return states.view(*times.shape, *self._initial.shape).to(self._result_type)
+        return states.view(*times.shape, *self._root.shape).to(self._root.dtype)
 
     def _states(self, flat: np.ndarray, order: np.ndarray | None, times: Tensor) -> Tensor:
         path, field = self._path, self._path.field
@@ -131,7 +136,11 @@ class Trajectory:
             return self._replayed(flat, order, times)
         if self._gradient == "adjoint":
             return _apply(Adjoint, path, self._plain, flat, order, times, initial, *self._inputs())
-        return _apply(Discrete, path, flat, order, times, initial, *self._inputs())
+        again = self._last.states(flat, order) if self._last is not None else None
+        states = _apply(Discrete, path, flat, order, again, times, initial, *self._inputs())
+        if path.keep_dense and again is None:
+            self._last = _LastCall(flat, order, states)
+        return states
 
     def _replayed(self, flat: np.ndarray, order: np.ndarray | None, times: Tensor) -> Tensor:
         path = self._path
@@ -157,6 +166,19 @@ class Trajectory:
         if order is None:
             return states
         return states[torch.from_numpy(np.argsort(order)).to(initial.device)]
+
+
+class _LastCall:
+    """The states of the last call: a training step asks for the same times again and again."""
+
+    def __init__(self, times: np.ndarray, order: np.ndarray | None, states: Tensor) -> None:
+        self._times, self._order, self._states = times.copy(), order, states.detach()
+        self._version = self._states._version
+
+    def states(self, times: np.ndarray, order: np.ndarray | None) -> Tensor | None:
+        """The states, if the same times are asked for and nobody has written into them since."""
+        same = order is None and self._order is None and self._states._version == self._version
+        return self._states if same and np.array_equal(times, self._times) else None
 
 
 @torch.compiler.disable

@@ -1,0 +1,184 @@
+"""FLOATER's own encoder: one learned law of motion, one starting point for each site, all sites in one solve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..dynamics import ActivationName, MLPDynamics
+from ..errors import ArgumentError
+from ..ode import Dopri5, Trajectory
+from ..ode import Solver as AnySolver
+from ..times import check_times
+from .base import Count, Encoder, EncoderConfig, Positive
+
+
+class FlowConfig(EncoderConfig):
+    """Settings of :class:`Flow`. As they stand, a fresh encoder is exactly zero and learns from the first step on."""
+
+    hidden: Count | None = None
+    """Width of the hidden layer of h; the size of the encoding unless given."""
+    activation: ActivationName = "tanh"
+    """The nonlinearity of h."""
+    zero_init: bool = True
+    """Start with h ≡ 0 (the last layer is zero), so that a pretrained model is left as it is."""
+    init_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    """Scale of the other initial weights of h."""
+    initial_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Standard deviation of the initial p(start); 0 starts at the origin."""
+    horizon: Positive | None = None
+    """Bounded view of time: h sees T·tanh(t/T). Off unless given."""
+    rtol: Positive = 1e-4
+    """Allowed relative error of a solver step."""
+    atol: Positive = 1e-5
+    """Allowed absolute error of a solver step."""
+    keep_for: Count = 1
+    """Keep a solution for so many optimiser steps (the paper's cached biases). In the steps between, the encoding is a
+    constant and h gets no gradient."""
+
+    def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Flow:
+        dynamics = MLPDynamics(
+            dim,
+            self.hidden,
+            activation=self.activation,
+            init_scale=self.init_scale,
+            zero_init=self.zero_init,
+            horizon=self.horizon,
+        )
+        return Flow(
+            dynamics,
+            sites,
+            delta=self.delta,
+            solver=Dopri5(rtol=self.rtol, atol=self.atol),
+            initial_scale=self.initial_scale,
+            keep_for=self.keep_for,
+        )
+
+
+class Flow(Encoder):
+    """p(t) of dp/dt = h(t, p) from a learned p(start) for each site.
+
+    The solution is reused by every call until a weight changes, however it was changed: the weights are compared, bit for
+    bit, with those the solution belongs to. Each call makes a new autograd node over it, so micro-batches can be
+    accumulated: one solve, one reverse sweep a backward.
+
+    Args:
+        dynamics: h, any module with `forward(t, p)` and an attribute `dim`.
+        sites: number of starting points.
+        delta: Δ, the time between two neighbouring tokens.
+        solver: how to solve.
+        initial_scale: standard deviation of the initial p(start).
+        keep_for: optimiser steps for which a solution is kept.
+    """
+
+    def __init__(
+        self,
+        dynamics: nn.Module,
+        sites: int,
+        *,
+        delta: float,
+        solver: AnySolver,
+        initial_scale: float = 0.0,
+        keep_for: int = 1,
+    ) -> None:
+        dim = getattr(dynamics, "dim", None)
+        if not isinstance(dim, int):
+            raise ArgumentError(f"`dynamics` must have an attribute `dim`, but {type(dynamics).__name__} has none.")
+        super().__init__(sites, dim, delta)
+        self.dynamics = dynamics
+        self.solver = solver
+        self.keep_for = keep_for
+        self.initial = nn.Parameter(torch.zeros(sites, dim))
+        if initial_scale:
+            nn.init.normal_(self.initial, std=initial_scale)
+        self.solves = 0
+        self._solution: _Solution | None = None
+        self._kept: _Solution | None = None  # with keep_for > 1: the solution that training holds on to
+
+    def forward(self, times: Tensor) -> Tensor:
+        if torch.is_inference_mode_enabled():  # what is made here must serve training too
+            with torch.inference_mode(False), torch.no_grad():
+                return self._encode(times.clone())
+        return self._encode(times)
+
+    def _encode(self, times: Tensor) -> Tensor:
+        tensors = [*self.parameters(), *self.buffers()]
+        if self.keep_for > 1 and self.training:
+            if self._kept is None or not self._kept.fits(tensors) or self._kept.age() >= self.keep_for:
+                self._kept = self._exact(tensors)
+            encodings = self._kept.trajectory(check_times(times))
+            return encodings if self._kept.equals(tensors) else encodings.detach()
+        return self._exact(tensors).trajectory(check_times(times))
+
+    def _exact(self, tensors: list[Tensor]) -> _Solution:
+        """The solution for the weights as they are now."""
+        solution = self._solution
+        if solution is None or not (solution.fits(tensors) and solution.equals(tensors)):
+            self.solves += 1
+            solution = self._solution = _Solution(self, tensors)
+        return solution
+
+    def dynamics_parameters(self) -> int:
+        """Parameters of h alone, as the paper counts: without the starting points."""
+        return sum(parameter.numel() for parameter in self.dynamics.parameters())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave the solution behind."""
+        return {**self.__dict__, "_solution": None, "_kept": None}
+
+
+class _Solution:
+    """A trajectory together with the weights it belongs to."""
+
+    def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._weights = [tensor.detach().clone() for tensor in tensors]
+        self._trained = [tensor.requires_grad for tensor in tensors]
+        self._born = _steps.count
+        self.trajectory = Trajectory(
+            flow.dynamics,
+            flow.initial,
+            solver=flow.solver,
+            gradient="discrete",
+            start=0.0,
+            keep_dense=True,
+            keep_stages=any(self._trained),
+        )
+
+    def fits(self, tensors: list[Tensor]) -> bool:
+        """Whether these are the same tensors, of the same shapes, types, devices and roles."""
+        return len(tensors) == len(self._weights) and all(
+            tensor is known
+            and tensor.shape == weight.shape
+            and tensor.dtype == weight.dtype
+            and tensor.device == weight.device
+            and tensor.requires_grad == trained
+            for tensor, known, weight, trained in zip(tensors, self._tensors, self._weights, self._trained, strict=True)
+        )
+
+    def equals(self, tensors: list[Tensor]) -> bool:
+        """Whether these are the weights of this solution, bit for bit."""
+        return all(torch.equal(tensor, weight) for tensor, weight in zip(tensors, self._weights, strict=True))
+
+    def age(self) -> int:
+        """Optimiser steps since this solution was made."""
+        return _steps.count - self._born
+
+
+class _StepCounter:
+    """Counts the optimiser steps of this process, of whatever optimiser."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        register_optimizer_step_post_hook(self)
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+
+
+_steps = _StepCounter()

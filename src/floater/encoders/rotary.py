@@ -1,0 +1,51 @@
+"""Rotary encoding: queries and keys are turned by angles proportional to the time; nothing is added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ArgumentError
+from ..times import check_times
+from .base import EncoderConfig, Positive
+
+
+class RotaryConfig(EncoderConfig):
+    """Settings of :class:`Rotary`."""
+
+    base: Positive = 10_000.0
+    """Ratio between the fastest and the slowest turning pair, nearly."""
+
+    def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Rotary:
+        return Rotary(self, dim)
+
+
+class Rotary(nn.Module):
+    """Turns the pairs (x_j, x_{j+dim/2}) of a head by the angle (t/Δ)·base^(-2j/dim).
+
+    The product of a turned query and a turned key depends on their distance in time only. Nothing to learn, any real times.
+    """
+
+    def __init__(self, config: RotaryConfig, dim: int) -> None:
+        super().__init__()
+        if not isinstance(dim, int) or dim < 2 or dim % 2:
+            raise ArgumentError(f"`dim` of a rotary head must be an even number ≥ 2, but is {dim!r}.")
+        self.config, self.dim, self.delta = config, dim, config.delta
+
+    def forward(self, times: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn query and key [..., length, dim] whose tokens stand at `times` [..., length]."""
+        cosine, sine = self._angles(times, query)
+        return _turn(query, cosine, sine), _turn(key, cosine, sine)
+
+    def _angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        half = torch.arange(self.dim // 2, dtype=torch.float64)
+        frequencies = self.config.base ** (-2 * half / self.dim)
+        phase = (check_times(times) / self.delta).unsqueeze(-1) * frequencies.to(times.device)
+        return phase.cos().to(like), phase.sin().to(like)
+
+
+def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
