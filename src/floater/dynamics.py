@@ -20,15 +20,15 @@ class MLPDynamics(nn.Module):
 
     With `horizon=None` both layers see τ = t itself, as in the paper. Then h grows with t however bounded the
     nonlinearity is: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in the thousands after 4,096
-    positions. With a horizon T they see τ = T·tanh(t/T), which is t for t ≪ T and never exceeds T. What that costs: past
-    about 2T the law of motion no longer changes with time, so two stretches of text far beyond the horizon are told
-    apart only by where p has come to, not by the clock. What it buys: |h| is bounded (with tanh), see :meth:`bounds`.
+    positions. With a horizon T they see τ = T·tanh(t/T), which is t for t ≪ T and never exceeds T. What that costs:
+    past about 2T the law of motion no longer changes with time, so two stretches of text far beyond the horizon are
+    told apart only by where p has come to, not by the clock. What it buys: |h| is bounded (with tanh), see `bounds`.
 
     Args:
         dim: size of p.
         hidden: width of the hidden layer, `dim` unless given.
-        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; takes an adaptive solver more steps), "silu", "gelu"
-            or "softplus".
+        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; costs an adaptive solver more steps), "silu",
+            "gelu" or "softplus".
         init_scale: initial weights are Xavier-normal times this; the paper starts small.
         zero_init: start with the last layer at zero, so that h ≡ 0 exactly; gradients reach the last layer at once and
             the first from the second update on.
@@ -104,8 +104,8 @@ class MLPDynamics(nn.Module):
     def bounds(self, initial: Tensor, time: float) -> tuple[float, float]:
         """Upper bounds on the largest |h| at any time up to `time`, and on the largest |p(time)|.
 
-        Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh); |p| may then still grow
-        in proportion to the time.
+        Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh); |p| may then still
+        grow in proportion to the time.
         """
         seen = abs(self.view(time))
         weight = self.second.weight.double().abs()
@@ -137,7 +137,7 @@ class LinearDynamics(nn.Module):
 class SinusoidDynamics(nn.Module):
     """The law of motion whose solution is the sinusoidal encoding (Eq. 7 of the paper, with its factor corrected).
 
-    d/dt sin(ω_j·t) = ω_j·cos(ω_j·t) with ω_j = c^(j/d), c = 1e-4: the factor is c^(+j/d), where the paper prints c^(-j/d).
+    d/dt sin(ω_j·t) = ω_j·cos(ω_j·t) with ω_j = c^(j/d), c = 1e-4: the factor is c^(+j/d); the paper prints c^(-j/d).
     Start from p(0) = (0, 1, 0, 1, …), time in positions (Δ = 1). No parameters.
     """
 

@@ -11,6 +11,10 @@ class ArgumentError(FloaterError, ValueError):
     """An argument has the wrong value, shape or type."""
 
 
+class ConfigError(ArgumentError):
+    """A setting is unknown, missing or has a wrong value."""
+
+
 class TimesError(ArgumentError):
     """Times are empty, not finite, negative, decreasing or before the start of a trajectory."""
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from ..config import Config
 from ..errors import ArgumentError, TimesError
 from ..times import DELTA, check_times, uniform
 
@@ -19,10 +20,8 @@ Count = Annotated[int, Field(ge=1)]
 _ON_GRID = 1e-6  # how far t/Δ may lie from a whole number, relative to Δ
 
 
-class EncoderConfig(BaseModel, ABC):
-    """Settings of an encoder, checked when made; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class EncoderConfig(Config, ABC):
+    """Settings of an encoder."""
 
     delta: Positive = DELTA
     """Δ, the time between two neighbouring tokens."""
@@ -73,6 +72,6 @@ def to_index(times: Tensor, delta: float, kind: str) -> Tensor:
     if bool(off.any()):
         raise TimesError(
             f"`times` must be multiples of Δ = {delta:g} for the {kind} encoder, but contain "
-            f"{exact[off][0].item() * delta:g}; only continuous encoders (flow, sinusoidal, rotary) serve times in between."
+            f"{exact[off][0].item() * delta:g}; only flow, sinusoidal and rotary encoders serve times in between."
         )
     return index.to(torch.int64)

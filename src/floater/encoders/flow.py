@@ -63,9 +63,9 @@ class FlowConfig(EncoderConfig):
 class Flow(Encoder):
     """p(t) of dp/dt = h(t, p) from a learned p(start) for each site.
 
-    The solution is reused by every call until a weight changes, however it was changed: the weights are compared, bit for
-    bit, with those the solution belongs to. Each call makes a new autograd node over it, so micro-batches can be
-    accumulated: one solve, one reverse sweep a backward.
+    The solution is reused by every call until a weight changes, however it was changed: the weights are compared,
+    bit for bit, with those the solution belongs to. Each call makes a new autograd node over it, so that micro-batches
+    can be accumulated: one solve, one reverse sweep a backward.
 
     Args:
         dynamics: h, any module with `forward(t, p)` and an attribute `dim`.

@@ -42,7 +42,7 @@ class Learned(Encoder):
             index = index.clamp(max=last)
         elif int(index.max()) > last:
             raise LengthError(
-                f"The learned encoder has {last + 1} positions (0 to {last}), but position {int(index.max())} was asked "
-                'for; raise `max_length`, choose beyond="clamp", or use an encoder without a limit such as FlowConfig().'
+                f"The learned encoder has {last + 1} positions (0 to {last}), but position {int(index.max())} was "
+                'asked for; raise `max_length`, choose beyond="clamp", or use an encoder without a limit: FlowConfig().'
             )
         return self.weight[index.to(self.weight.device)]

@@ -32,8 +32,8 @@ class RecurrentConfig(EncoderConfig):
 class Recurrent(Encoder):
     """p_{i+1} = layer(z_i, p_i), layer(z, p) = tanh(W·[z; p] + b), from a learned p_0 for each site.
 
-    The layers are shared by all sites: 263,168 parameters for one layer with scalar input at 512 dimensions, twice that for
-    two. `cell_parameters` counts them as the paper does, without p_0.
+    The layers are shared by all sites: 263,168 parameters for one layer with scalar input at 512 dimensions, twice
+    that for two. `cell_parameters` counts them as the paper does, without p_0.
     """
 
     frequencies: Tensor
@@ -62,7 +62,7 @@ class Recurrent(Encoder):
 
     def forward(self, times: Tensor) -> Tensor:
         index = to_index(times, self.delta, "recurrent").to(self.initial.device)
-        state = self.initial
+        state: Tensor = self.initial
         states = [state]
         for i in range(int(index.max())):
             state = self._step(i, state)

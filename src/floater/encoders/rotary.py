@@ -25,7 +25,7 @@ class RotaryConfig(EncoderConfig):
 class Rotary(nn.Module):
     """Turns the pairs (x_j, x_{j+dim/2}) of a head by the angle (t/Δ)·base^(-2j/dim).
 
-    The product of a turned query and a turned key depends on their distance in time only. Nothing to learn, any real times.
+    The product of a turned query and a turned key depends on their distance in time only. Nothing to learn.
     """
 
     def __init__(self, config: RotaryConfig, dim: int) -> None:

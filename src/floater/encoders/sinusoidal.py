@@ -26,7 +26,7 @@ class SinusoidalConfig(EncoderConfig):
 
 
 class Sinusoidal(Encoder):
-    """sin(i·ω_j) for even j, cos(i·ω_j) for odd j, with i = t/Δ any real number. Nothing to learn, no limit of length."""
+    """sin(i·ω_j) for even j, cos(i·ω_j) for odd j, with i = t/Δ any real number. Nothing to learn, no limit."""
 
     like: Tensor
 

@@ -26,7 +26,7 @@ class Field(ABC):
 
     Attributes:
         initial: p(start), flat and detached.
-        inputs: the differentiable tensors θ that h depends on, in the order in which `Reverse.finish` returns gradients.
+        inputs: the differentiable tensors θ that h depends on, in the order of the gradients of `Reverse.finish`.
         width: number of elements of the inner state.
     """
 
@@ -159,7 +159,9 @@ class _CallableReverse(Reverse):
             out.zero_()
             return
         wanted = (state, *self._field.inputs)
-        pulled = torch.autograd.grad(slope, wanted, slope_cotangent + spread, retain_graph=True, allow_unused=True)
+        pulled: tuple[Tensor | None, ...] = torch.autograd.grad(
+            slope, wanted, slope_cotangent + spread, retain_graph=True, allow_unused=True
+        )
         if pulled[0] is None:
             out.zero_()
         else:
@@ -180,7 +182,7 @@ class _CallableReverse(Reverse):
 
 
 class PerceptronField(Field):
-    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂ for many trajectories at once, with v the last column of each weight.
+    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂ for many trajectories at once; v: a weight's last column.
 
     Keeps copies of the weights, so that a trajectory stays true to the weights it was solved with.
 
@@ -284,7 +286,7 @@ class _PerceptronReverse(Reverse):
 
     def spread(self, moments: Tensor, weights: Tensor, times: Tensor, kept: Tensor) -> Tensor:
         field = self._field
-        batch, sums, stages = weights.shape
+        batch, sums, _ = weights.shape
         flat = moments.reshape(-1, field.dim)
         combined = (weights @ field.outputs(kept)).view(-1, field.hidden)
         self._grad2.addmm_(flat.t(), combined)
@@ -342,11 +344,11 @@ def _differentiable_inputs(dynamics: Dynamics, initial: Tensor, start: float) ->
         leaves[id(slope)] = slope
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
+        if node in seen:
             continue
         seen.add(node)
         leaf = getattr(node, "variable", None)
         if leaf is not None:
             leaves[id(leaf)] = leaf
-        todo.extend(parent for parent, _ in node.next_functions)
+        todo.extend(parent for parent, _ in node.next_functions if parent is not None)
     return tuple(leaves.values())

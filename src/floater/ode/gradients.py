@@ -38,7 +38,7 @@ class Discrete(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         path: Path = ctx.path
         with _full_precision(path):
@@ -189,7 +189,7 @@ class Adjoint(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
         with _full_precision(ctx.path):
@@ -237,7 +237,7 @@ class _AdjointSystem:
             begin = float(times[i - 1]) if i else path.start
             if begin < times[i]:
                 tail, step = self._leg(float(times[i]), begin, torch.cat((state, tail)), path.solver, step)
-        parts = tail[size:].split([tensor.numel() for tensor in self._inputs])
+        parts = torch.split(tail[size:], [tensor.numel() for tensor in self._inputs])
         grads = tuple(part.view(tensor.shape) for part, tensor in zip(parts, self._inputs, strict=True))
         return tail[:size].clone(), grads, grad_times
 
@@ -251,7 +251,7 @@ class _AdjointSystem:
 
 
 def replay(path: Path, dynamics: Dynamics, initial: Tensor, begin: int, state: Tensor) -> list[Tensor]:
-    """The polynomials [degree + 1, size] of the path's steps from number `begin` on, as ordinary differentiable tensors.
+    """The polynomials [degree + 1, size] of the path's steps from number `begin` on, as differentiable tensors.
 
     This is plain backpropagation: every operation of every step is recorded.
     """

