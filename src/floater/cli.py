@@ -67,6 +67,7 @@ def demo(
     path = heat_maps(
         {row.capability.name: row.encodings for row in rows if row.encodings is not None},
         out / "encodings.png",
+        as_is=[row.capability.name for row in rows if row.capability.name.startswith("Sinusoidal")],
         title=f"Position encodings before training ({length} positions × {dim} dimensions, first site)",
     )
     console.print(f"\n3. Heat maps of the encodings, as they are before any training: [bold]{path}[/bold]")

@@ -32,7 +32,7 @@ def check_times(times: Tensor | Sequence[float], *, ordered: bool = False, name:
         ordered: also demand that they do not decrease along the last dimension.
         name: how error messages call them.
     """
-    tensor = torch.as_tensor(times)
+    tensor = as_tensor(times)
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise TimesError(f"`{name}` must be real numbers, but are {tensor.dtype}.")
     if tensor.device.type == "mps":
@@ -55,6 +55,14 @@ def check_times(times: Tensor | Sequence[float], *, ordered: bool = False, name:
     return tensor
 
 
+def as_tensor(values: Tensor | Sequence[float]) -> Tensor:
+    """A tensor as it is; anything else in float64, where torch by itself would round Python's numbers to float32."""
+    tensor = torch.as_tensor(values)
+    if isinstance(values, Tensor) or not tensor.is_floating_point():
+        return tensor
+    return torch.as_tensor(values, dtype=torch.float64)
+
+
 def uniform(length: int, delta: float = DELTA, first: int = 0) -> Tensor:
     """Times t_i = i·Δ of `length` tokens, the first of them at index `first`. Shape [length]."""
     check_delta(delta)
@@ -75,7 +83,7 @@ def timestamps(values: Tensor | Sequence[float], unit: float = 1.0, origin: floa
     """
     if not (isinstance(unit, (int, float)) and math.isfinite(unit) and unit > 0):
         raise TimesError(f"`unit` must be a positive finite number, but is {unit!r}.")
-    tensor = torch.as_tensor(values)
+    tensor = as_tensor(values)
     tensor = tensor.to(torch.float64) if not tensor.is_complex() else tensor
     if tensor.numel() == 0 or tensor.is_complex() or not bool(torch.isfinite(tensor).all()):
         return check_times(tensor, name="timestamps")  # raises

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, TimesError
+from ..times import as_tensor
 from .fields import CallableField, Dynamics, Field
 from .gradients import Adjoint, Discrete, replay
 from .path import Path
@@ -123,7 +124,7 @@ class Trajectory:
     @_outside_graphs
     def __call__(self, times: Tensor) -> Tensor:
         """States [*times.shape, *initial.shape] at `times` ≥ start."""
-        times = torch.as_tensor(times)
+        times = as_tensor(times)
         flat = _numbers(times)
         if len(flat) and flat.min() < self.start:
             raise TimesError(f"`times` must not lie before start = {self.start:g}, but contain {flat.min():g}.")
@@ -214,7 +215,7 @@ def solve(
     Returns:
         States [len(times), *initial.shape].
     """
-    times = torch.as_tensor(times)
+    times = as_tensor(times)
     if times.ndim != 1:
         raise TimesError(
             f"`times` must be 1-D, but have shape {tuple(times.shape)}; call a trajectory for other shapes."

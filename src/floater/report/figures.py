@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 Table = NDArray[np.floating]
 
 
-def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", permute: bool = True) -> Path:
+def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", as_is: Collection[str] = ()) -> Path:
     """One heat map (position × dimension) for each encoding, after Figure 4 of the paper.
 
     Args:
         tables: encodings [position, dimension] by name.
         path: PNG or SVG file to write.
         title: heading of the figure.
-        permute: order dimensions by how fast they change, which makes the structure visible.
+        as_is: names of encodings whose dimensions stay in place; those of the others are ordered by how fast they
+            change, which makes the structure visible.
     """
     columns = 2 if len(tables) > 1 else 1
     rows = -(-len(tables) // columns)
@@ -30,6 +31,7 @@ def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", permu
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, (name, table) in zip(axes, tables.items(), strict=False):
+        permute = name not in as_is
         shown = table[:, _by_speed(table)] if permute else table
         limit = float(np.quantile(np.abs(shown), 0.995)) or 1.0
         image = axis.imshow(shown, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
