@@ -1,5 +1,9 @@
 """FLOATER: position encodings as the solution of a learned ODE, for any Transformer, any length and any spacing."""
 
+from .attach import Attachment as Attachment
+from .attach import Sites as Sites
+from .attach import attach as attach
+from .attach import attachment as attachment
 from .dynamics import LinearDynamics as LinearDynamics
 from .dynamics import MLPDynamics as MLPDynamics
 from .dynamics import SinusoidDynamics as SinusoidDynamics

@@ -23,6 +23,18 @@ class LengthError(ArgumentError):
     """A position lies past what an encoder (or a baked table) can serve."""
 
 
+class LayoutError(ArgumentError):
+    """The places to attach to cannot be found in a model, or do not fit."""
+
+
+class AttachmentError(FloaterError, RuntimeError):
+    """An attachment is used in a way that its state does not allow."""
+
+
+class SavedError(FloaterError, RuntimeError):
+    """A saved attachment is missing, damaged, or belongs to another model."""
+
+
 class SolverError(FloaterError, RuntimeError):
     """The solver cannot go on. Carries where it stood.
 

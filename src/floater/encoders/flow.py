@@ -151,13 +151,13 @@ class _Solution:
         )
 
     def fits(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the same tensors, of the same shapes, types, devices and roles."""
+        """Whether these are the same tensors, of the same shapes, types and devices, and whether gradients can flow where wanted."""
         return len(tensors) == len(self._weights) and all(
             tensor is known
             and tensor.shape == weight.shape
             and tensor.dtype == weight.dtype
             and tensor.device == weight.device
-            and tensor.requires_grad == trained
+            and (trained or not tensor.requires_grad)
             for tensor, known, weight, trained in zip(tensors, self._tensors, self._weights, self._trained, strict=True)
         )
 

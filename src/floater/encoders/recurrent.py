@@ -42,7 +42,7 @@ class Recurrent(Encoder):
         super().__init__(sites, dim, config.delta)
         self.config = config
         width = 1 if config.input == "scalar" else dim
-        self.layers = nn.ModuleList(nn.Linear(width + dim, dim) for _ in range(config.layers))
+        self.cells = nn.ModuleList(nn.Linear(width + dim, dim) for _ in range(config.layers))
         self.initial = nn.Parameter(torch.empty(sites, dim))
         self.register_buffer("frequencies", sinusoid_frequencies(dim).to(torch.get_default_dtype()), persistent=False)
         self.reset_parameters()
@@ -51,14 +51,14 @@ class Recurrent(Encoder):
     def reset_parameters(self) -> None:
         """Draw the initial weights anew."""
         nn.init.normal_(self.initial, std=self.config.initial_scale)
-        for layer in self.layers:
+        for layer in self.cells:
             assert isinstance(layer, nn.Linear)
             nn.init.xavier_normal_(layer.weight, gain=self.config.init_scale)
             nn.init.zeros_(layer.bias)
 
     def cell_parameters(self) -> int:
         """Parameters of the layers alone."""
-        return sum(parameter.numel() for parameter in self.layers.parameters())
+        return sum(parameter.numel() for parameter in self.cells.parameters())
 
     def forward(self, times: Tensor) -> Tensor:
         index = to_index(times, self.delta, "recurrent").to(self.initial.device)
@@ -77,6 +77,6 @@ class Recurrent(Encoder):
             even = torch.arange(self.dim, device=phase.device) % 2 == 0
             seen = torch.where(even, phase.sin(), phase.cos()).to(state.dtype)
         seen = seen.expand(self.sites, -1)
-        for layer in self.layers:
+        for layer in self.cells:
             state = torch.tanh(layer(torch.cat((seen, state), -1)))
         return state

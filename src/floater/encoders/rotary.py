@@ -36,14 +36,15 @@ class Rotary(nn.Module):
 
     def forward(self, times: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Turn query and key [..., length, dim] whose tokens stand at `times` [..., length]."""
-        cosine, sine = self._angles(times, query)
+        cosine, sine = (angle.to(query) for angle in self.angles(times))
         return _turn(query, cosine, sine), _turn(key, cosine, sine)
 
-    def _angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [..., length, dim/2] of the angles at `times`, float64."""
         half = torch.arange(self.dim // 2, dtype=torch.float64)
         frequencies = self.config.base ** (-2 * half / self.dim)
         phase = (check_times(times) / self.delta).unsqueeze(-1) * frequencies.to(times.device)
-        return phase.cos().to(like), phase.sin().to(like)
+        return phase.cos(), phase.sin()
 
 
 def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

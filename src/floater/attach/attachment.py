@@ -1,0 +1,406 @@
+"""`attach`: an encoder bound to the sites of one model. It can be disabled, detached, baked, saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..encoders import Encoder, EncoderConfig, NoPosition, Rotary
+from ..errors import ArgumentError, AttachmentError, LengthError
+from ..times import check_times
+from . import hooks
+from .indices import Places, Span
+from .layouts import Layout, layout_of
+from .own import Own
+from .passage import Axis, Passage, Turns
+from .projections import equip, restore
+from .sites import Plan, Sites, StackPlaces, make_plan
+
+NAME = "floater"
+"""Name under which the attachment is a submodule of its model."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Times that a caller set with `at`: float64 [1 or B, T]."""
+
+    target: Tensor | None
+    source: Tensor | None
+
+
+class Attachment(nn.Module):
+    """An encoder at work in a model. Made by :func:`attach`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: EncoderConfig,
+        sites: Sites,
+        positions: Literal["keep", "replace"],
+        per_stack: bool,
+        indices: Literal["model", "mask"],
+    ) -> None:
+        super().__init__()
+        self.config, self.sites, self.positions = config, sites, positions
+        self.per_stack, self.indices = per_stack, indices
+        self.layout: Layout = layout_of(model, sites.targets)
+        base = model if sites.targets is not None else base_of(model)
+        additive = _is_additive(config)
+        if not additive and sites.kind != "qkv":
+            raise ArgumentError(f'A rotary encoder turns queries and keys: sites must be "qkv", but is {sites.kind!r}.')
+        plan = make_plan(base, self.layout, sites, additive)
+        self.padding: int | None = getattr(getattr(base, "config", None), "pad_token_id", None)
+        self.encoders = nn.ModuleDict(self._build(plan, base))
+        self._plan, self._model_type = plan, type(base).__name__
+        self.enabled = True
+        self._given: Given | None = None
+        self._baked: dict[str, Tensor] = {}
+        self._own: dict[str, Own] = {}
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._holders: tuple[Any, ...] = ()  # a tuple, so that the model does not become a part of its own part
+        self._install(base, plan)
+
+    # Building ---------------------------------------------------------------------------------------------------------
+
+    def _build(self, plan: Plan, base: nn.Module) -> dict[str, nn.Module]:
+        if not _is_additive(self.config):
+            return {"all": self.config.build(1, _head_size(base, plan.dim))}
+        groups = sorted(set(plan.owners)) if self.per_stack else ["all"]
+        built = {}
+        self._local: list[tuple[str, int]] = [("", 0)] * len(plan.owners)
+        for group in groups:
+            members = [i for i, owner in enumerate(plan.owners) if group in ("all", owner)]
+            for place, site in enumerate(members):
+                self._local[site] = (group, place)
+            built[group] = self.config.build(len(members), plan.dim, [plan.numbers[i] for i in members])
+        for module in built.values():
+            like = next(base.parameters())
+            module.to(like.device, like.dtype if like.is_floating_point() else None)
+            for part in module.modules():
+                part._is_hf_initialized = True  # `init_weights` must leave it alone
+        return built
+
+    def _install(self, base: nn.Module, plan: Plan) -> None:
+        replace = self.positions == "replace"
+        for stack in plan.stacks:
+            if stack.layout.own:
+                own = stack.module.get_submodule(stack.layout.own)
+                self._own[stack.name] = Own(own, stack.layout.own_kind, replace)
+            elif replace:
+                raise ArgumentError(
+                    f'positions="replace" needs a layout that says where {self._model_type} keeps its own positions; '
+                    'use positions="keep".'
+                )
+            if stack.layout.embeddings and replace:
+                embeddings = stack.module.get_submodule(stack.layout.embeddings)
+                self._handles.append(hooks.pre(embeddings, hooks.Unlimited(self, embeddings)))
+            self._handles.append(hooks.pre(stack.module, hooks.Entry(self, stack.name, stack.module)))
+            seen: dict[int, hooks.Block] = {}
+            for block in stack.blocks:
+                if id(block.module) not in seen:
+                    seen[id(block.module)] = hooks.Block(self, stack.name, first=block.number == 1)
+                    self._handles.append(hooks.pre(block.module, seen[id(block.module)]))
+                seen[id(block.module)].by_call[block.number] = block.places
+        if len(plan.stacks) > 1:
+            self._handles.append(hooks.pre(base, hooks.Root(self, base)))
+        for layer, name in self._layers():
+            if not hasattr(layer, "slot"):
+                equip(layer, name)
+
+    def _layers(self) -> Iterator[tuple[nn.Module, str]]:
+        seen = set()
+        for stack in self._plan.stacks:
+            for block in stack.blocks:
+                for place in block.places:
+                    if place.layer is not None and id(place.layer) not in seen:
+                        seen.add(id(place.layer))
+                        yield place.layer, f"of block {block.number} ({stack.name})"
+
+    # What users see ---------------------------------------------------------------------------------------------------
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The encoder; with `per_stack`, use `encoders` instead."""
+        if len(self.encoders) > 1:
+            names = ", ".join(map(repr, self.encoders))
+            raise AttachmentError(
+                f"This attachment has an encoder for each stack: use .encoders[…] with one of {names}."
+            )
+        return next(iter(self.encoders.values()))
+
+    @property
+    def delta(self) -> float:
+        """Δ, the time between two neighbouring tokens."""
+        return self.config.delta
+
+    @property
+    def num_sites(self) -> int:
+        """Number of sites, over all stacks."""
+        return len(self._plan.owners)
+
+    def num_parameters(self) -> int:
+        """Parameters that the attachment adds to its model."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Inside, the model is what it was before `attach`."""
+        before = self.enabled
+        self._switch(False)
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def _switch(self, on: bool) -> None:
+        self.enabled = on
+        for own in self._own.values():
+            own.switch.on = on
+
+    @contextmanager
+    def at(
+        self, times: Tensor | Sequence[float] | None = None, *, source: Any = None, target: Any = None
+    ) -> Iterator[None]:
+        """Inside, tokens stand at these real-valued times instead of at index·Δ.
+
+        Args:
+            times: [length] or [batch, length], for models of one stack.
+            source: the same for the encoder of an encoder-decoder.
+            target: the same for its decoder; without it, target tokens stand at index·Δ.
+
+        Rows are repeated for beams. Tokens past the last given time (generated ones) continue by Δ.
+        """
+        two = len(self._plan.stacks) > 1
+        if two and times is not None:
+            raise ArgumentError("An encoder-decoder takes `source=` and `target=`, but `times` was given.")
+        if not two and (source is not None or target is not None):
+            raise ArgumentError("A model of one stack takes `times`, but `source=` or `target=` was given.")
+        if times is None and source is None and target is None:
+            raise ArgumentError("`at` needs times, but none were given.")
+        before = self._given
+        own = target if two else times
+        self._given = Given(_as_rows(own, "target" if two else "times"), _as_rows(source, "source"))
+        try:
+            yield
+        finally:
+            self._given = before
+
+    def detach(self) -> None:
+        """Take the attachment off; the model is what it was before."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for layer, _ in self._layers():
+            if hasattr(layer, "slot"):
+                restore(layer)
+        for own in self._own.values():
+            own.release()
+        self._own.clear()
+        for owner in self._holders:
+            if getattr(owner, NAME, None) is self:
+                delattr(owner, NAME)
+            if getattr(getattr(owner, "config", None), NAME, None) is not None:
+                delattr(owner.config, NAME)
+
+    @torch.no_grad()
+    def bake(self, length: int) -> None:
+        """Store the encodings of positions 0 … length-1, so that nothing is solved any more."""
+        if not isinstance(length, int) or length < 1:
+            raise ArgumentError(f"`length` must be a positive whole number, but is {length!r}.")
+        baked = {}
+        for name, encoder in self.encoders.items():
+            if isinstance(encoder, Encoder):
+                baked[name] = encoder.table(length).detach().clone()
+        if not baked:
+            raise AttachmentError("A rotary encoder has nothing to bake.")
+        self.set_baked(baked)
+
+    def set_baked(self, tables: dict[str, Tensor]) -> None:
+        """Use these stored encodings [length, sites, dim], by group of sites."""
+        self.unbake()
+        for name, table in tables.items():
+            self.register_buffer(f"baked_{name}", table, persistent=False)
+        self._baked = dict.fromkeys(tables)  # type: ignore[arg-type]
+
+    def unbake(self) -> None:
+        """Forget stored encodings and solve again."""
+        for name in self._baked:
+            delattr(self, f"baked_{name}")
+        self._baked = {}
+
+    @property
+    def baked_length(self) -> int | None:
+        """Positions that are stored, None if not baked."""
+        tables = self.baked_tables()
+        return min(len(table) for table in tables.values()) if tables else None
+
+    def baked_tables(self) -> dict[str, Tensor]:
+        """Stored encodings by group of sites."""
+        return {name: getattr(self, f"baked_{name}") for name in self._baked}
+
+    def extra_repr(self) -> str:
+        baked = f", baked to {self.baked_length}" if self._baked else ""
+        return f"sites={self.sites.kind!r} ({self.num_sites}), positions={self.positions!r}{baked}"
+
+    # What hooks ask ---------------------------------------------------------------------------------------------------
+
+    def stack(self, name: str) -> StackPlaces:
+        """The places of a stack."""
+        return next(stack for stack in self._plan.stacks if stack.name == name)
+
+    def check_own(self, stack: str, places: Places) -> None:
+        """Raise if the model's own table, where it is kept, ends before these positions."""
+        own = self._own.get(stack)
+        if own is not None and own.kind == "learned" and not own.replace:
+            offset = self.stack(stack).layout.own_offset
+            if self.layout.rule == "padding":
+                offset += (1 if self.padding is None else self.padding) + 1
+            if isinstance(places.index, Span):
+                own.check(places.index.first + places.index.length, offset)
+
+    def passage(self, session: hooks.Session, own: Places, source: Places | None) -> Passage:
+        """The encodings that one forward through a stack needs."""
+        rotary = self.encoders["all"] if "all" in self.encoders else None
+        if isinstance(rotary, Rotary):
+            return Passage(None, None, self._turns(rotary, own))
+        if isinstance(rotary, NoPosition):
+            return Passage(None, None)
+        return Passage(self._axis(session, own), None if source is None else self._axis(session, source))
+
+    def _axis(self, session: hooks.Session, places: Places) -> Axis:
+        tables = session.tables(places)
+        if len(tables) == 1:
+            return Axis(next(iter(tables.values())), places)
+        columns = [tables[group][:, place] for group, place in self._local]
+        return Axis(torch.stack(columns, 1), places)
+
+    def tables(self, length: int) -> dict[str, Tensor]:
+        """Encodings [≥ length, sites, dim] of positions 0, 1, …, by group of sites."""
+        if self._baked:
+            baked = self.baked_tables()
+            if not torch.compiler.is_compiling() and length > (self.baked_length or 0):
+                raise LengthError(
+                    f"The attachment is baked to {self.baked_length} positions, but {length} are needed; "
+                    f"call bake({length}) or unbake()."
+                )
+            return baked
+        return {name: encoder.table(length) for name, encoder in self._additive()}
+
+    def tables_at(self, times: Tensor) -> dict[str, Tensor]:
+        """Encodings [len(times), sites, dim] at real-valued times, by group of sites."""
+        if self._baked:
+            exact = times / self.delta
+            index = exact.round().to(torch.int64)
+            if bool(((exact - index).abs() > 1e-6 * exact.abs().clamp(min=1)).any()):
+                raise AttachmentError(
+                    "A baked attachment holds multiples of Δ only; call unbake() for times in between."
+                )
+            tables = self.tables(int(index.max()) + 1)
+            return {name: table[index.to(table.device)] for name, table in tables.items()}
+        return {name: encoder(times) for name, encoder in self._additive()}
+
+    def _additive(self) -> Iterator[tuple[str, Encoder]]:
+        for name, encoder in self.encoders.items():
+            assert isinstance(encoder, Encoder)
+            yield name, encoder
+
+    def _turns(self, rotary: Rotary, places: Places) -> Turns:
+        index = places.index
+        like = next(iter(self._plan.stacks)).module
+        device = next(like.parameters()).device
+        if isinstance(index, Span):
+            index = torch.arange(index.first, index.first + index.length, device=device)
+        elif index.shape[0] == 1:
+            index = index[0]
+        times = index.to(torch.float64) * self.delta if places.times is None else places.times[index]
+        cosine, sine = rotary.angles(times)
+        return Turns(cosine.unsqueeze(-2), sine.unsqueeze(-2))
+
+    @property
+    def given(self) -> Given | None:
+        """Times set with `at`, if any."""
+        return self._given
+
+
+def attach(
+    model: nn.Module,
+    config: EncoderConfig,
+    *,
+    sites: str | Sites = "qkv",
+    positions: Literal["keep", "replace"] = "keep",
+    per_stack: bool = False,
+    indices: Literal["model", "mask"] = "model",
+) -> Attachment:
+    """Put an encoder into a Hugging Face Transformer.
+
+    A fresh `FlowConfig()` at "qkv" with positions "keep" changes nothing, to the bit, until it is trained.
+
+    Args:
+        model: the model; changed in place, and restored by `Attachment.detach`.
+        config: which encoder.
+        sites: "input", "blocks", "qkv", or `floater.Sites` for a part of them.
+        positions: "keep" adds to the model's own position encoding; "replace" takes it out, and its length limit with it.
+        per_stack: one encoder for each stack, instead of one for all.
+        indices: "model" numbers tokens as the model itself does; "mask" counts the attention mask.
+
+    Returns:
+        The attachment, which is also the submodule `floater` of the model. The global random state is left as it was.
+    """
+    if attachment(model) is not None:
+        raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
+    if not isinstance(config, EncoderConfig):
+        raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {config!r}.")
+    if positions not in ("keep", "replace"):
+        raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
+    if indices not in ("model", "mask"):
+        raise ArgumentError(f"`indices` must be 'model' or 'mask', but is {indices!r}.")
+    chosen = sites if isinstance(sites, Sites) else Sites(sites)
+    with torch.random.fork_rng(devices=[]):
+        made = Attachment(model, config, chosen, positions, per_stack, indices)
+    made.train(model.training)
+    model.add_module(NAME, made)
+    made._holders = (model,)
+    return made
+
+
+def attachment(model: nn.Module) -> Attachment | None:
+    """The attachment of a model, None if it has none."""
+    found = getattr(model, NAME, None)
+    return found if isinstance(found, Attachment) else None
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """The model without its head."""
+    base = getattr(model, "base_model", model)
+    return base if isinstance(base, nn.Module) else model
+
+
+def _is_additive(config: EncoderConfig) -> bool:
+    from ..encoders import RotaryConfig  # noqa: PLC0415
+
+    return not isinstance(config, RotaryConfig)
+
+
+def _head_size(base: nn.Module, dim: int) -> int:
+    config: Any = base.config
+    heads = next(
+        value
+        for name in ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads")
+        if isinstance(value := getattr(config, name, None), int)
+    )
+    return math.floor(dim / heads)
+
+
+def _as_rows(times: Any, name: str) -> Tensor | None:
+    if times is None:
+        return None
+    checked = check_times(times, name=name)
+    if checked.dim() > 2 or checked.dim() == 0:
+        raise ArgumentError(f"`{name}` must have shape [length] or [batch, length], but has {tuple(checked.shape)}.")
+    return checked.unsqueeze(0) if checked.dim() == 1 else checked

@@ -1,0 +1,132 @@
+"""The index of every token, as its base model counts, found at the entry of a stack."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ArgumentError
+from .layouts import Rule
+
+
+@dataclass(frozen=True)
+class Span:
+    """The same consecutive positions for every row: first, first + 1, …."""
+
+    first: int
+    length: int
+
+
+Index = Span | Tensor
+"""Positions: a span, or whole numbers [1 or B, L]."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Positions of the tokens of one forward, and a bound they all lie below (None if only the numbers themselves tell)."""
+
+    index: Index
+    bound: int | None
+    times: Tensor | None = None
+    """Real-valued times [T] that the index points into; without them, position i stands at i·Δ."""
+
+    def needed(self) -> int:
+        """Length of the table that serves them."""
+        if self.bound is not None:
+            return self.bound
+        assert isinstance(self.index, Tensor)
+        return int(self.index.max()) + 1
+
+
+class Arguments:
+    """Arguments of a module's forward, by name, however they were passed."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+        self._names = [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments that were passed."""
+        return {**dict(zip(self._names, args, strict=False)), **kwargs}
+
+
+def span(length: int, past: int | Tensor, device: torch.device) -> Places:
+    """Consecutive positions after `past` earlier ones."""
+    if isinstance(past, Tensor):
+        if torch.compiler.is_compiling():
+            return Places((torch.arange(length, device=device) + past).unsqueeze(0), None)
+        past = int(past)
+    return Places(Span(past, length), past + length)
+
+
+def past_length(given: dict[str, Any]) -> int | Tensor:
+    """Number of tokens that the cache already holds."""
+    cache = given.get("past_key_values")
+    if cache is None:
+        return 0
+    length: int | Tensor = cache.get_seq_length()
+    return length
+
+
+def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool) -> Places | None:
+    """Positions of the tokens that enter a stack, or None where only its blocks know how many there are."""
+    ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
+    source = ids if ids is not None else embeds
+    if rule == "whole" or source is None:
+        return None
+    length, device = (source.shape[-1] if ids is not None else source.shape[1]), source.device
+    past = past_length(given)
+    if by_mask:
+        return _by_mask(given.get("attention_mask"), length, past, device)
+    position_ids = given.get("position_ids")
+    if rule == "given" and position_ids is not None:
+        return Places(_rows(position_ids), None)
+    if rule == "padding":
+        return _by_padding(ids, position_ids, padding, length, past, device)
+    return span(length, past, device)
+
+
+def _rows(position_ids: Tensor) -> Tensor:
+    return position_ids.unsqueeze(0) if position_ids.dim() == 1 else position_ids
+
+
+def _by_padding(
+    ids: Tensor | None,
+    position_ids: Tensor | None,
+    padding: int | None,
+    length: int,
+    past: int | Tensor,
+    device: torch.device,
+) -> Places:
+    """RoBERTa's count, less its offset: tokens that are not padding, from 0. Padding itself gets 0; it is never looked at."""
+    padding = 1 if padding is None else padding
+    if position_ids is not None:
+        # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from padding + 1.
+        from_zero = (isinstance(past, Tensor) or past > 0) or bool((position_ids == 0).any())
+        index = _rows(position_ids)
+        return Places(index if from_zero else (index - padding - 1).clamp(min=0), None)
+    if ids is None:
+        return span(length, past, device)
+    real = ids.ne(padding).to(torch.int64)
+    index = ((real.cumsum(1) + past) * real - 1).clamp(min=0)
+    return Places(index, None if isinstance(past, Tensor) else past + length)
+
+
+def _by_mask(mask: Tensor | None, length: int, past: int | Tensor, device: torch.device) -> Places:
+    if mask is None:
+        return span(length, past, device)
+    if mask.dim() != 2:
+        raise ArgumentError(
+            f"Counting by the attention mask needs a mask [batch, length], but it has shape {tuple(mask.shape)}; "
+            'attach with indices="model" instead.'
+        )
+    counted = (mask.to(torch.int64).cumsum(1) - 1).clamp(min=0)
+    return Places(counted[:, -length:], mask.shape[1])

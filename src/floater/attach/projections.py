@@ -1,0 +1,139 @@
+"""Projections that add a position-dependent bias inside their one matrix product.
+
+The classes below take the place of a layer's own class; parameters, names and hooks stay what they were.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from ..errors import LayoutError
+
+
+class Slot:
+    """What the block in front hands to a projection for the next call. Empty in copies."""
+
+    def __init__(self) -> None:
+        self.added: Tensor | None = None
+        """Bias by position: [L, out], or [B, L, out] where rows of a batch stand at different positions."""
+        self.turned: tuple[Tensor, Tensor, tuple[int, ...]] | None = None
+        """Cosine and sine [(B,) L, 1, head/2], and which thirds of a fused projection they turn."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
+        return Slot()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"added": None, "turned": None}
+
+    def clear(self) -> None:
+        """Forget what was handed over."""
+        self.added = self.turned = None
+
+
+class PositionedLinear(nn.Linear):
+    """`nn.Linear` whose bias may depend on the position."""
+
+    slot: Slot
+
+    def forward(self, input: Tensor) -> Tensor:
+        added, turned = self.slot.added, self.slot.turned
+        if added is None and turned is None:
+            return super().forward(input)
+        self.slot.clear()
+        if turned is not None:
+            return _turn(super().forward(input), *turned)
+        assert added is not None
+        if self.bias is not None and _plain(input, self.weight, added):
+            return _project(input, self.weight.t(), self.bias, added)
+        return _plus(super().forward(input), added)
+
+
+class PositionedConv1D(Conv1D):  # type: ignore[misc]
+    """transformers' `Conv1D` (a linear layer with its weight transposed; GPT-2) whose bias may depend on the position."""
+
+    slot: Slot
+
+    def forward(self, x: Tensor) -> Tensor:
+        added, turned = self.slot.added, self.slot.turned
+        if added is None and turned is None:
+            return self._own(x)
+        self.slot.clear()
+        if turned is not None:
+            return _turn(self._own(x), *turned)
+        assert added is not None
+        if _plain(x, self.weight, added):
+            return _project(x, self.weight, self.bias, added)
+        return _plus(self._own(x), added)
+
+    def _own(self, x: Tensor) -> Tensor:
+        out: Tensor = super().forward(x)
+        return out
+
+
+_POSITIONED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PositionedLinear, Conv1D: PositionedConv1D}
+_PLAIN = {positioned: plain for plain, positioned in _POSITIONED.items()}
+
+
+def equip(layer: nn.Module, name: str) -> Slot:
+    """Turn a layer into its positioned kind, in place, and return its slot."""
+    if type(layer) not in _POSITIONED:
+        kinds = " or ".join(kind.__name__ for kind in _POSITIONED)
+        raise LayoutError(f"Projection {name} must be a {kinds}, but is a {type(layer).__name__}.")
+    slot = Slot()
+    layer.__class__ = _POSITIONED[type(layer)]
+    layer.slot = slot  # type: ignore[assignment]
+    return slot
+
+
+def restore(layer: nn.Module) -> None:
+    """Undo :func:`equip`."""
+    layer.__class__ = _PLAIN[type(layer)]
+    del layer.slot
+
+
+def out_width(layer: nn.Module) -> int:
+    """Size of a projection's output."""
+    width = layer.out_features if isinstance(layer, nn.Linear) else layer.nf
+    assert isinstance(width, int)
+    return width
+
+
+def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
+    """Whether the fused product gives the bits that the layer itself would: full precision on the CPU."""
+    return (
+        x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and x.dtype == weight.dtype == added.dtype
+        and x.dtype in (torch.float32, torch.float64)
+        and x.dim() == 3
+        and x.is_contiguous()
+    )
+
+
+def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
+    """x·weight + bias + added, the product accumulating onto the biases: no pass over the activations of its own."""
+    batch, length, _ = x.shape
+    rows = added + bias
+    rows = rows.repeat(batch, 1) if rows.dim() == 2 else rows.view(batch * length, -1)
+    return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
+
+
+def _plus(out: Tensor, added: Tensor) -> Tensor:
+    return out + added.to(out.device, out.dtype)
+
+
+def _turn(out: Tensor, cosine: Tensor, sine: Tensor, parts: tuple[int, ...]) -> Tensor:
+    """Turn every head of the output, or of some thirds of a fused one."""
+    if parts:
+        thirds = list(out.chunk(3, -1))
+        for part in parts:
+            thirds[part] = _turn(thirds[part], cosine, sine, ())
+        return torch.cat(thirds, -1)
+    cosine, sine = cosine.to(out.device, out.dtype), sine.to(out.device, out.dtype)
+    heads = out.unflatten(-1, (-1, 2 * cosine.shape[-1]))
+    first, second = heads.chunk(2, -1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(-2)
