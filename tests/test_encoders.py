@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def build(config: EncoderConfig, sites: int = 3, dim: int = 8) -> Encoder:
 
 
 def flow(sites: int = 3, dim: int = 8, **settings: object) -> Flow:
-    values: dict[str, object] = {"zero_init": False, "initial_scale": 0.5, **settings}
+    values: dict[str, Any] = {"zero_init": False, "initial_scale": 0.5, **settings}
     encoder = FlowConfig(**values).build(sites, dim)
     assert isinstance(encoder, Flow)
     return encoder
@@ -98,7 +99,7 @@ def test_recurrent_encoder_is_the_recurrence() -> None:
     state: Tensor = encoder.initial
     for i in range(6):
         torch.testing.assert_close(encoder.table(7)[i], state)
-        for layer in encoder.layers:
+        for layer in encoder.cells:
             assert isinstance(layer, nn.Linear)
             seen = torch.full((2, 1), i * encoder.delta)
             state = torch.tanh(torch.cat((seen, state), 1) @ layer.weight.t() + layer.bias)
@@ -325,24 +326,28 @@ def test_all_encoders_refuse_broken_times(config: EncoderConfig) -> None:
             encoder(torch.tensor(broken))
 
 
+def make(config: Any, **settings: Any) -> Any:
+    return config(**settings)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: FlowConfig(detla=0.1), ConfigError, r"FlowConfig has no key `detla`; did you mean `delta`\?"),
-        (lambda: FlowConfig(xyzzy=1), ConfigError, r"FlowConfig has no key `xyzzy`; known keys: delta, hidden"),
+        (lambda: make(FlowConfig, detla=0.1), ConfigError, r"FlowConfig has no key `detla`; did you mean `delta`\?"),
+        (lambda: make(FlowConfig, xyzzy=1), ConfigError, r"FlowConfig has no key `xyzzy`; known keys: delta, hidden"),
         (
             lambda: FlowConfig(delta=-1),
             ConfigError,
             r"`delta` of FlowConfig: input should be greater than 0, but is -1",
         ),
-        (lambda: FlowConfig(keep_for=0), ConfigError, r"`keep_for` of FlowConfig: .* but is 0"),
+        (lambda: make(FlowConfig, keep_for=0), ConfigError, r"`keep_for` of FlowConfig: .* but is 0"),
         (
-            lambda: FlowConfig(**{"activation": "sine"}),
+            lambda: FlowConfig(activation="sine"),
             ConfigError,
             r"`activation` of FlowConfig: input should be 'tanh'",
         ),
-        (lambda: LearnedConfig(**{"beyond": "wrap"}), ConfigError, r"`beyond` of LearnedConfig: .* but is 'wrap'"),
-        (lambda: RecurrentConfig(layers=3), ConfigError, r"`layers` of RecurrentConfig: .* but is 3"),
+        (lambda: make(LearnedConfig, beyond="wrap"), ConfigError, r"`beyond` of LearnedConfig: .* but is 'wrap'"),
+        (lambda: make(RecurrentConfig, layers=3), ConfigError, r"`layers` of RecurrentConfig: .* but is 3"),
         (lambda: FlowConfig().build(0, 8), ArgumentError, r"`sites` must be a positive whole number, but is 0"),
         (lambda: FlowConfig().build(1, 0), ArgumentError, r"`dim` must be a positive whole number, but is 0"),
         (lambda: RotaryConfig().build(1, 7), ArgumentError, r"`dim` of a rotary head must be an even number ≥ 2"),

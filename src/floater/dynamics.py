@@ -51,9 +51,9 @@ class MLPDynamics(nn.Module):
                 raise ArgumentError(f"`{name}` must be a positive whole number, but is {value!r}.")
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}.")
-        if not (math.isfinite(init_scale) and init_scale >= 0):
+        if not (isinstance(init_scale, (int, float)) and math.isfinite(init_scale) and init_scale >= 0):
             raise ArgumentError(f"`init_scale` must be a finite number ≥ 0, but is {init_scale!r}.")
-        if horizon is not None and not (math.isfinite(horizon) and horizon > 0):
+        if horizon is not None and not (isinstance(horizon, (int, float)) and math.isfinite(horizon) and horizon > 0):
             raise ArgumentError(f"`horizon` must be a positive finite number or None, but is {horizon!r}.")
         self.dim, self.hidden = dim, hidden
         self.activation = ACTIVATIONS[activation]
@@ -130,8 +130,7 @@ class LinearDynamics(nn.Module):
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Slope of p [..., dim]; the time plays no part."""
-        slope: Tensor = self.linear(p)
-        return slope
+        return F.linear(p, self.linear.weight.to(p.dtype), self.linear.bias.to(p.dtype))
 
 
 class SinusoidDynamics(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class FloaterError(Exception):
     """Base class of all errors this package raises on purpose."""
@@ -47,6 +49,9 @@ class SolverError(FloaterError, RuntimeError):
         super().__init__(message)
         self.time = time
         self.magnitude = magnitude
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), time=self.time, magnitude=self.magnitude), (str(self),)
 
 
 class StepSizeUnderflow(SolverError):

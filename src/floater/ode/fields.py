@@ -7,8 +7,9 @@ du/dt = (W₁W₂)·z + …, one matrix product a stage instead of two, and p is
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,8 @@ class Field(ABC):
     initial: Tensor
     inputs: tuple[Tensor, ...]
     width: int
+    spent: int = 0
+    """Evaluations of h that it took to make the field."""
 
     @abstractmethod
     def enter(self) -> Tensor:
@@ -50,8 +53,8 @@ class Field(ABC):
     def reverse(self) -> Reverse:
         """An accumulator for one reverse sweep."""
 
-    def strain(self, weights: Tensor, kept: Tensor) -> float:
-        """Relative error of the time integral that the gradient rests on, 0 where nothing is known of it."""
+    def strain(self, weights: Tensor, slopes: Tensor, kept: Tensor, length: float) -> float:
+        """Error of what the gradient rests on, beyond the state itself; 0 where nothing is known of it."""
         return 0.0
 
     def check_unchanged(self) -> None:
@@ -104,17 +107,28 @@ class CallableField(Field):
         self._shape = initial.shape
         self.initial = initial.detach().reshape(-1)
         self.width = self.initial.numel()
-        self.inputs = _differentiable_inputs(dynamics, initial, start) if inputs is None else inputs
+        self.inputs = self._find_inputs(initial, start) if inputs is None else inputs
         self._versions = tuple(tensor._version for tensor in self.inputs)
 
     def __call__(self, time: float, state: Tensor) -> Tensor:
         slope = self._dynamics(time, state.view(self._shape))
-        if slope.shape != self._shape:
+        if not isinstance(slope, Tensor) or slope.shape != self._shape or slope.dtype != state.dtype:
+            found = f"{tuple(slope.shape)} of {slope.dtype}" if isinstance(slope, Tensor) else repr(slope)
             raise ArgumentError(
-                f"`dynamics` must return a slope of the state's shape {tuple(self._shape)}, "
-                f"but returned {tuple(slope.shape)}."
+                f"`dynamics` must return a slope of the state's shape and type, {tuple(self._shape)} of {state.dtype}, "
+                f"but returned {found}."
             )
         return slope.reshape(-1)
+
+    def _find_inputs(self, initial: Tensor, start: float) -> tuple[Tensor, ...]:
+        """The tensors that receive gradients: a module's parameters, or what a function holds and reaches."""
+        owner = self._dynamics if isinstance(self._dynamics, nn.Module) else getattr(self._dynamics, "__self__", None)
+        if isinstance(owner, nn.Module):
+            return tuple(parameter for parameter in owner.parameters() if parameter.requires_grad)
+        self.spent = 1
+        with torch.enable_grad():
+            slope = self(start, initial.detach().reshape(-1))
+        return tuple({id(leaf): leaf for leaf in (*_held(self._dynamics), *_leaves(slope))}.values())
 
     def enter(self) -> Tensor:
         return self.initial.clone()
@@ -254,11 +268,18 @@ class PerceptronField(Field):
         lifted = (sums @ self.w2.t()).view(len(weights), self.rows, self.dim)
         return lifted.add_(shift.unsqueeze(1)).view(len(weights), -1)
 
-    def strain(self, weights: Tensor, kept: Tensor) -> float:
+    def strain(self, weights: Tensor, slopes: Tensor, kept: Tensor, length: float) -> float:
+        """The larger of two errors of the hidden layer: of its integral over the step, relative to its size (dL/dW₂ is made of
+        such integrals), and of its values at the end of the step. Where the state is large, its relative tolerance lets
+        pre-activations err by more than a nonlinearity forgives, and the reverse sweep would be unstable.
+        """
         z = self.outputs(kept)
-        error = torch.linalg.vector_norm(weights @ z).item()
-        scale = torch.linalg.vector_norm(z).item() / len(z) ** 0.5
-        return error / scale if scale > 0 else 0.0
+        count = self.width**0.5
+        scale = float(torch.linalg.vector_norm(z)) / (len(z) ** 0.5 * count)
+        integral = float(torch.linalg.vector_norm(weights @ z)) / (scale * count) if scale > 0 else 0.0
+        missed = (length * weights) @ slopes
+        value = float(torch.linalg.vector_norm(missed.mul_(self.activation.derivative(kept[-1])))) / count
+        return max(integral, value / max(1.0, scale))
 
     def reverse(self) -> Reverse:
         return _PerceptronReverse(self)
@@ -330,18 +351,28 @@ class _PerceptronReverse(Reverse):
         return grad_initial.view(-1), (weight1, slope1[0], weight2, slope2[0])
 
 
-def _differentiable_inputs(dynamics: Dynamics, initial: Tensor, start: float) -> tuple[Tensor, ...]:
-    """The tensors that receive gradients: a module's parameters, or the leaves that a function reaches."""
-    owner = dynamics if isinstance(dynamics, nn.Module) else getattr(dynamics, "__self__", None)
-    if isinstance(owner, nn.Module):
-        return tuple(parameter for parameter in owner.parameters() if parameter.requires_grad)
-    with torch.enable_grad():
-        slope = dynamics(start, initial.detach())
-    leaves: dict[int, Tensor] = {}
+def _held(function: object) -> Iterator[Tensor]:
+    """Leaf tensors that a function keeps in its closure, its bound arguments or the globals it names."""
+    if isinstance(function, functools.partial):
+        yield from _held(function.func)
+        holders: list[object] = [*function.args, *function.keywords.values()]
+    else:
+        holders = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+        code, spaces = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+        holders += [spaces[name] for name in getattr(code, "co_names", ()) if name in spaces]
+    for held in holders:
+        if isinstance(held, Tensor) and held.is_leaf and held.requires_grad:
+            yield held
+        elif isinstance(held, nn.Module):
+            yield from (parameter for parameter in held.parameters() if parameter.requires_grad)
+
+
+def _leaves(result: Tensor) -> Iterator[Tensor]:
+    """Leaf tensors that a result was computed from."""
+    if result.is_leaf and result.requires_grad:
+        yield result
     seen: set[object] = set()
-    todo = [slope.grad_fn] if slope.grad_fn is not None else []
-    if slope.is_leaf and slope.requires_grad:
-        leaves[id(slope)] = slope
+    todo = [result.grad_fn] if result.grad_fn is not None else []
     while todo:
         node = todo.pop()
         if node in seen:
@@ -349,6 +380,5 @@ def _differentiable_inputs(dynamics: Dynamics, initial: Tensor, start: float) ->
         seen.add(node)
         leaf = getattr(node, "variable", None)
         if leaf is not None:
-            leaves[id(leaf)] = leaf
+            yield leaf
         todo.extend(parent for parent, _ in node.next_functions if parent is not None)
-    return tuple(leaves.values())

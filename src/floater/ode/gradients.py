@@ -175,7 +175,7 @@ class Adjoint(torch.autograd.Function):
     def forward(
         ctx: Any,
         path: Path,
-        dynamics: Dynamics,
+        dynamics: CallableField,
         sorted_times: np.ndarray,
         order: np.ndarray | None,
         times: Tensor,
@@ -192,6 +192,7 @@ class Adjoint(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
+        ctx.dynamics.check_unchanged()
         with _full_precision(ctx.path):
             if ctx.order is not None:
                 rows = torch.from_numpy(ctx.order).to(out.device)

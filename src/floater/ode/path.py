@@ -86,7 +86,7 @@ class Path:
         self.keep_stages, self.keep_dense = keep_stages, keep_dense
         self.grid = [start]  # times at which steps begin and end
         self.lengths: list[float] = []  # η of each step; grid[n] + lengths[n] == grid[n + 1]
-        self.evaluations = 0
+        self.evaluations = field.spent
         self.rejected = 0
 
         tableau, like = self.tableau, field.initial
@@ -101,9 +101,10 @@ class Path:
         self._coupling = torch.cat((torch.zeros(tableau.stages, 1, dtype=torch.float64), coupling), 1).to(like)
         self._carry = torch.zeros_like(self._coupling)
         self._carry[:, 0] = 1
-        sums = torch.tensor(tableau.dense, dtype=torch.float64).t()
-        if tableau.error is not None:
-            sums = torch.cat((sums, torch.tensor([tableau.error], dtype=torch.float64)))
+        # The dense output, then the error estimate or, for methods without one, the step itself: the sum of a Hermite
+        # polynomial's coefficients would lose digits.
+        last = tableau.coupling[-1] if tableau.error is None else tableau.error
+        sums = torch.tensor([*zip(*tableau.dense, strict=True), last], dtype=torch.float64)
         self._sums = sums.to(like).contiguous()
         self._begun = False
         self._step = first_step
@@ -147,13 +148,13 @@ class Path:
             self.stages.recycle()
 
     def _begin(self) -> None:
-        self._begun = True
         self._inner[0] = self.field.enter()
         self._evaluate(self.start, self._inner[0], self._inner[1], self.stages.window(0)[0])
         if not math.isfinite(self._inner[1].sum().item()):
             raise self._trouble(StateOverflow, "the dynamics are not finite at the very first time")
         if isinstance(self.solver, Adaptive) and self._step is None:
             self._step = self._guess(self.solver)
+        self._begun = True
 
     def _evaluate(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
         self.field.stage(time, inner, slope, kept)
@@ -166,17 +167,21 @@ class Path:
         weights = self._sums.new_tensor([[1.0]])
         slope = self.field.combine(weights, [self.start], self._inner[1:2], rows[:1])[0] / scale
         speed = _rms(slope)
-        probe = min(1e-2, 1.0 / speed) if speed > 0 else 1e-2
+        if not 0 < speed < math.inf:
+            return min(1e-4 if speed else 1.0, solver.max_step or math.inf)
+        probe = min(1e-2, max(1e-10, 1.0 / speed))
         torch.add(self._inner[0], self._inner[1], alpha=probe, out=self._next)
         self._evaluate(self.start + probe, self._next, self._inner[2], rows[1])
         moved = self.field.combine(weights, [self.start + probe], self._inner[2:3], rows[1:2])[0] / scale
         bend = _rms(moved - slope) / probe
         if not math.isfinite(bend):
-            return 1e-4
-        # error ≈ 1e-4 · η⁶ · speed · (bend / speed)⁵ for a curve whose derivatives keep that ratio
-        danger = 1e-4 * speed * (bend / speed) ** 5 if speed > 0 else 0.0
-        guess = (0.1 / danger) ** (1 / 6) if danger > 0 else math.inf
-        return min(1.0, guess, solver.max_step or math.inf)
+            return min(1e-4, solver.max_step or math.inf)
+        # error ≈ 1e-4 · η⁶ · speed · (bend / speed)⁵ for a curve whose derivatives keep that ratio; logarithms do not overflow
+        guess = 1.0
+        if bend > 0:
+            danger = math.log(1e-4) + math.log(speed) + 5 * (math.log(bend) - math.log(speed))
+            guess = math.exp(min(0.0, max(-300.0, (math.log(0.1) - danger) / 6)))
+        return min(guess, solver.max_step or math.inf)
 
     def _propose(self, end: float, clip: bool) -> float:
         if isinstance(self.solver, Adaptive):
@@ -205,9 +210,9 @@ class Path:
         polynomial = self.dense.window(self.steps)
         polynomial[0] = self.state
         polynomial[1:] = sums[: tableau.degree]
-        arrived = polynomial.sum(0)
+        arrived = self.state + sums[-1] if tableau.error is None else polynomial.sum(0)
         if isinstance(self.solver, Adaptive):
-            error = self._measure(self.solver, arrived, sums[-1], window)
+            error = self._measure(self.solver, arrived, sums[-1], window, length)
             if not self._judge(self.solver, error, length):
                 return None
         elif not math.isfinite(arrived.sum().item() + inner[-1].sum().item()):
@@ -215,11 +220,16 @@ class Path:
         self._arrived = arrived
         return polynomial
 
-    def _measure(self, solver: Adaptive, arrived: Tensor, error: Tensor, window: Tensor) -> float:
+    def _measure(self, solver: Adaptive, arrived: Tensor, error: Tensor, window: Tensor, length: float) -> float:
         """Estimated error of a step, 1 being the most that is allowed."""
         scale = torch.maximum(self.state.abs(), arrived.abs()).mul_(solver.rtol).add_(solver.atol)
         measured = _rms(error.div(scale))
-        strain = self.field.strain(self._sums[-1:], window)
+        total = scale.sum().item()
+        if not math.isfinite(measured + total):
+            return math.inf
+        if total > 1e-3 * solver.rtol * torch.finfo(scale.dtype).max:
+            raise self._trouble(StateOverflow, f"the state is about to overflow {scale.dtype}")
+        strain = self.field.strain(self._sums[-1:], self._inner[1:], window, length)
         return max(measured, strain / (_GRADIENT_SLACK * solver.rtol))
 
     def _judge(self, solver: Adaptive, error: float, length: float) -> bool:
@@ -242,14 +252,14 @@ class Path:
         if error <= 1.0:
             return True
         if self._step < 1e-14 * max(1.0, abs(self.end)):
-            if math.isfinite(error):
+            if math.isfinite(error) and self.state.abs().max() < 1e8 * (1 + self.field.initial.abs().max()):
                 advice = "loosen rtol/atol"
                 if solver.rtol < 100 * torch.finfo(self.state.dtype).eps:
                     advice += f" or solve in float64 (rtol={solver.rtol:g} is too fine for {self.state.dtype})"
                 raise self._trouble(
                     StepSizeUnderflow, f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}", advice
                 )
-            raise self._trouble(StateOverflow, "every further step, however short, overflows")
+            raise self._trouble(StateOverflow, "the state runs away, and no further step is short enough")
         return False
 
     def _accept(self, length: float, end: float) -> None:

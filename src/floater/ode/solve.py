@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, TimesError
+from ..errors import ArgumentError, StaleTrajectoryError, TimesError
 from ..times import as_tensor
 from .fields import CallableField, Dynamics, Field
 from .gradients import Adjoint, Discrete, replay
@@ -23,7 +23,7 @@ _GRADIENTS = ("discrete", "adjoint", "autograd")
 
 def _outside_graphs(function: _Function) -> _Function:
     """Let a compiled model call this as ordinary Python: how many steps it takes is data."""
-    return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
 @runtime_checkable
@@ -64,7 +64,8 @@ class Trajectory:
         provider: object = dynamics
         self._provider = provider if isinstance(provider, ProvidesField) else None
         self._plain: CallableField | None = None  # h to be called, where the fast path does not serve
-        field = self._make_field(start)
+        with torch.autocast(initial.device.type, enabled=False):
+            field = self._make_field(start)
         differentiable = torch.is_grad_enabled() and (
             initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs)
         )
@@ -147,8 +148,17 @@ class Trajectory:
             return self._replayed(flat, order, times)
         if self._gradient == "adjoint":
             return _apply(Adjoint, path, self._plain, flat, order, times, initial, *self._inputs())
+        inputs = (initial, *self._inputs())
+        if not path.keep_stages and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+            raise StaleTrajectoryError(
+                "This trajectory was solved with gradients off (torch.no_grad), but gradients are asked of it now; "
+                "solve again with gradients on, or call it under torch.no_grad()."
+            )
+        if times.requires_grad and not path.steps:  # the slope at the start needs a step
+            with torch.no_grad():
+                path.advance(_just_after(path.start))
         again = self._last.states(flat, order) if self._last is not None else None
-        states = _apply(Discrete, path, flat, order, again, times, initial, *self._inputs())
+        states = _apply(Discrete, path, flat, order, again, times, *inputs)
         if path.keep_dense and again is None:
             self._last = _LastCall(flat, order, states)
         return states
@@ -158,7 +168,7 @@ class Trajectory:
         initial = self._initial
         if len(flat):
             with torch.no_grad():
-                path.advance(float(flat[-1]))
+                path.advance(_just_after(float(flat[-1])) if times.requires_grad else float(flat[-1]))
         state = self._polynomials[-1].sum(0) if self._polynomials else initial.reshape(-1)
         self._polynomials += replay(path, self._dynamics, initial, len(self._polynomials), state)
         if not self._polynomials:
@@ -253,6 +263,7 @@ def trajectory(
 
     Arguments are those of :func:`solve`, with the time to reach in place of the output times.
     """
+    _check_start(start)
     if not (isinstance(end, (int, float)) and np.isfinite(end) and end >= start):
         raise TimesError(f"`end` must be a finite number ≥ start = {start:g}, but is {end!r}.")
     whole = Trajectory(
@@ -293,5 +304,13 @@ def _check_arguments(initial: Tensor, solver: Solver, gradient: str, start: floa
         raise ArgumentError(f"`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is {solver!r}.")
     if gradient not in _GRADIENTS:
         raise ArgumentError(f"`gradient` must be one of {', '.join(map(repr, _GRADIENTS))}, but is {gradient!r}.")
+    _check_start(start)
+
+
+def _just_after(time: float) -> float:
+    return time + 1e-12 * max(1.0, abs(time))
+
+
+def _check_start(start: float) -> None:
     if not (isinstance(start, (int, float)) and np.isfinite(start)):
         raise ArgumentError(f"`start` must be a finite number, but is {start!r}.")

@@ -1,0 +1,611 @@
+"""Speed and accuracy of the solver beside torchdiffeq, forward + backward.
+
+    python benchmarks/solver.py [--positions 64,256,1024,4096] [--repeats 7] [--threads 2]
+                                [--out benchmarks/results/solver.json] [--budget-minutes 3] [--all]
+
+The task is the one a Transformer-base sets: 18 trajectories of 512 dimensions, h a small network with tanh,
+Xavier-normal weights × 0.5 and zero biases, one state every Δ = 0.1, float32. A run solves for the states at all
+positions and pulls a fixed random cotangent back to p(start) and to the weights.
+
+Measured for every method and number of positions:
+
+- evaluations of h in the forward pass;
+- state error: largest deviation from a float64 RK4 reference at Δ/20, relative to the largest state;
+- gradient error: ‖g - g_ref‖ / ‖g_ref‖ against the same reference, the worst of p(start) and the weight tensors;
+- time: median over rounds. A round, all in one process, runs every competitor once and ours several times before each;
+- ratio: competitor / ours within a round, as the median over rounds with the smallest and the largest.
+
+torchdiffeq's dopri5 runs at the loosest tolerance on a grid whose state error is no larger than ours. A row that would
+take too much time or memory is left out, which the table says. The reference is slow: about 12 minutes for 4,096
+positions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NoReturn
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import floater
+from floater.ode import Solver
+
+try:
+    import torchdiffeq
+except ImportError:
+    torchdiffeq = None
+
+DIM, TRAJECTORIES, DELTA, SEED = 512, 18, 0.1, 0
+BURST = 3  # runs of ours before each competitor's run
+MEMORY_LIMIT = 8e9
+PROBE = 64  # positions from which the time of a first, large run is projected
+SEGMENT = 256  # positions of the reference held in memory at once
+GRID = [10 ** (-k / 8) for k in range(8, 57)]  # tolerances tried, from the loosest
+BACKWARD_FACTOR = 3  # forward + backward with autograd over forward alone, for projections only
+
+progress = Console(stderr=True, log_path=False)
+
+
+class OutOfTime(Exception):
+    """A solve went past its deadline."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is solved, and the cotangent that is pulled back."""
+
+    dynamics: floater.MLPDynamics
+    initial: Tensor
+    times: Tensor
+    cotangent: Tensor
+
+    @classmethod
+    def make(cls, positions: int) -> Problem:
+        torch.manual_seed(SEED)
+        dynamics = floater.MLPDynamics(DIM, activation="tanh", init_scale=0.5)
+        initial = torch.randn(TRAJECTORIES, DIM).requires_grad_()
+        times = torch.arange(positions, dtype=torch.float64) * DELTA
+        return cls(dynamics, initial, times, torch.randn(positions, TRAJECTORIES, DIM))
+
+    def double(self) -> Problem:
+        """The same problem, to the bit, in float64."""
+        dynamics = floater.MLPDynamics(DIM, activation="tanh").double()
+        dynamics.load_state_dict(self.dynamics.state_dict())
+        initial = self.initial.detach().double().requires_grad_()
+        return Problem(dynamics, initial, self.times, self.cotangent.double())
+
+    @property
+    def positions(self) -> int:
+        return len(self.times)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        return [self.initial, *self.dynamics.parameters()]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """States at all positions, and gradients of p(start) and the weights."""
+
+    states: Tensor
+    gradients: tuple[Tensor, ...]
+
+    def state_error(self, reference: Answer) -> float:
+        return state_error(self.states, reference)
+
+    def gradient_error(self, reference: Answer) -> float:
+        pairs = zip(self.gradients, reference.gradients, strict=True)
+        return max(float((ours.double() - true).norm() / true.norm()) for ours, true in pairs)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to solve the problem.
+
+    Args:
+        key: name in the JSON.
+        label: name in the table.
+        solve: states [positions, trajectories, dim], ready for backward.
+        evaluations: of h in the forward pass, where they can be told in advance.
+        kept: tensors of the size of the state kept for backward by each evaluation.
+        count: counts the evaluations where h is not called as a module.
+    """
+
+    key: str
+    label: str
+    solve: Callable[[Problem], Tensor]
+    evaluations: Callable[[int], int] | None = None
+    kept: int = 0
+    count: Callable[[Problem], int] | None = None
+
+
+@dataclass
+class Row:
+    """All that is known of one contestant at one number of positions; None is what was not measured."""
+
+    positions: int
+    key: str
+    label: str
+    evaluations: int | None = None
+    state_error: float | None = None
+    gradient_error: float | None = None
+    seconds: list[Any] = field(default_factory=list)  # one a round; for ours, a list a round
+    median_seconds: float | None = None
+    ratios: list[float] = field(default_factory=list)
+    ratio_median: float | None = None
+    ratio_min: float | None = None
+    ratio_max: float | None = None
+    tolerance: float | None = None
+    tolerances_tried: list[dict[str, float | int | None]] = field(default_factory=list)
+    load_average: float | None = None  # of the machine after the rounds; above `threads`, others were at work
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line."""
+
+    positions: tuple[int, ...]
+    repeats: int
+    threads: int
+    out: Path
+    budget_minutes: float
+    all: bool
+
+    @property
+    def budget(self) -> float:
+        return 60 * self.budget_minutes
+
+
+# --- the contestants ---
+
+
+def solve_ours(problem: Problem, solver: Solver | None = None, gradient: Any = "discrete") -> Tensor:
+    solver = floater.Dopri5() if solver is None else solver
+    states: Tensor = floater.solve(problem.dynamics, problem.initial, problem.times, solver=solver, gradient=gradient)
+    return states
+
+
+def count_ours(problem: Problem, solver: Solver | None = None) -> int:
+    solver = floater.Dopri5() if solver is None else solver
+    with torch.no_grad():
+        whole: floater.Trajectory = floater.trajectory(
+            problem.dynamics, problem.initial.detach(), float(problem.times[-1]), solver=solver
+        )
+    return whole.evaluations
+
+
+def solve_fixed(problem: Problem, method: str) -> Tensor:
+    options = {"step_size": DELTA / 5}
+    states: Tensor = torchdiffeq.odeint(
+        problem.dynamics, problem.initial, problem.times.float(), method=method, options=options
+    )
+    return states
+
+
+def solve_fixed_adjoint(problem: Problem, method: str) -> Tensor:
+    states: Tensor = torchdiffeq.odeint_adjoint(
+        problem.dynamics,
+        problem.initial,
+        problem.times.float(),
+        method=method,
+        options={"step_size": DELTA / 5},
+        adjoint_params=tuple(problem.dynamics.parameters()),
+    )
+    return states
+
+
+def solve_adaptive(problem: Problem, tolerance: float) -> Tensor:
+    times = problem.times.to(problem.initial.dtype)
+    states: Tensor = torchdiffeq.odeint(
+        problem.dynamics, problem.initial, times, method="dopri5", rtol=tolerance, atol=tolerance / 10
+    )
+    return states
+
+
+def fixed_evaluations(positions: int, stages: int) -> int:
+    return (positions - 1) * 5 * stages
+
+
+OURS = Contestant("ours", "ours, defaults", solve_ours, count=count_ours)
+MIDPOINT = Contestant(
+    "torchdiffeq-midpoint",
+    "torchdiffeq midpoint Δ/5, autograd",
+    partial(solve_fixed, method="midpoint"),
+    evaluations=partial(fixed_evaluations, stages=2),
+    kept=6,
+)
+ADJOINT = Contestant(
+    "torchdiffeq-rk4-adjoint",
+    "torchdiffeq rk4 Δ/5, adjoint",
+    partial(solve_fixed_adjoint, method="rk4"),
+    evaluations=partial(fixed_evaluations, stages=4),
+)
+OURS_ADJOINT = Contestant("ours-adjoint", "ours, adjoint", partial(solve_ours, gradient="adjoint"), count=count_ours)
+OURS_RK4 = Contestant(
+    "ours-rk4",
+    "ours, RK4 Δ/5",
+    partial(solve_ours, solver=floater.RK4(DELTA / 5)),
+    evaluations=partial(fixed_evaluations, stages=4),
+    kept=3,
+    count=partial(count_ours, solver=floater.RK4(DELTA / 5)),
+)
+
+
+def adaptive(tolerance: float) -> Contestant:
+    label = f"torchdiffeq dopri5 {tolerance:.1e}, autograd"
+    return Contestant("torchdiffeq-dopri5", label, partial(solve_adaptive, tolerance=tolerance), kept=6)
+
+
+# --- the reference ---
+
+
+def run(contestant: Contestant, problem: Problem) -> Answer:
+    """One forward and one backward pass."""
+    states = contestant.solve(problem)
+    return Answer(states.detach(), torch.autograd.grad(states, problem.inputs, grad_outputs=problem.cotangent))
+
+
+def reference_answer(problem: Problem) -> Answer:
+    """Float64 RK4 at Δ/20 with its discrete gradient, one segment in memory at a time, from the last to the first."""
+    problem = problem.double()
+    bounds = [*range(0, problem.positions - 1, SEGMENT), problem.positions - 1]
+    spans = list(pairwise(bounds))
+    begins = [problem.initial.detach()]
+    with torch.no_grad():
+        for first, last in spans[:-1]:
+            begins.append(_segment(problem, begins[-1], first, last)[-1].clone())
+    states = torch.empty_like(problem.cotangent)
+    states[0] = problem.initial.detach()
+    gradients = [torch.zeros_like(tensor) for tensor in problem.inputs]
+    for (first, last), begin in zip(reversed(spans), reversed(begins), strict=True):
+        leaf = begin.requires_grad_()
+        segment = _segment(problem, leaf, first, last)
+        cotangent = problem.cotangent[first + 1 : last + 1].clone()
+        cotangent[-1] += gradients[0]
+        parts = torch.autograd.grad(segment, [leaf, *problem.dynamics.parameters()], grad_outputs=cotangent)
+        gradients = [parts[0], *(total + part for total, part in zip(gradients[1:], parts[1:], strict=True))]
+        states[first + 1 : last + 1] = segment.detach()
+    return Answer(states, (gradients[0] + problem.cotangent[0], *gradients[1:]))
+
+
+def _segment(problem: Problem, begin: Tensor, first: int, last: int) -> Tensor:
+    """States after `first` up to `last`."""
+    times = problem.times[first + 1 : last + 1]
+    start = float(problem.times[first])
+    states: Tensor = floater.solve(problem.dynamics, begin, times, solver=floater.RK4(DELTA / 20), start=start)
+    return states
+
+
+def check_reference(positions: int = 16) -> dict[str, float]:
+    """How far the reference is from torchdiffeq's dopri5 in float64 at a tight tolerance."""
+    problem = Problem.make(positions)
+    reference = reference_answer(problem)
+    other = run(adaptive(1e-11), problem.double())
+    return {"state_error": other.state_error(reference), "gradient_error": other.gradient_error(reference)}
+
+
+def state_error(states: Tensor, reference: Answer) -> float:
+    return float((states.double() - reference.states).abs().max() / reference.states.abs().max())
+
+
+# --- measuring ---
+
+
+@contextmanager
+def watched(problem: Problem, deadline: float = math.inf) -> Iterator[list[int]]:
+    """Counts calls of h in element 0, and raises OutOfTime in the first call after the deadline."""
+    calls = [0]
+
+    def note(*_: object) -> None:
+        calls[0] += 1
+        if time.perf_counter() > deadline:
+            raise OutOfTime
+
+    handle = problem.dynamics.register_forward_pre_hook(note)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def timed(contestant: Contestant, problem: Problem) -> float:
+    gc.collect()
+    begin = time.perf_counter()
+    run(contestant, problem)
+    return time.perf_counter() - begin
+
+
+def inspect(contestant: Contestant, problem: Problem, reference: Answer) -> tuple[Row, float]:
+    """Errors and evaluations by a run that also warms up, and its seconds."""
+    begin = time.perf_counter()
+    with watched(problem) as calls:
+        states = contestant.solve(problem)
+        evaluations = calls[0]
+    gradients = torch.autograd.grad(states, problem.inputs, grad_outputs=problem.cotangent)
+    seconds = time.perf_counter() - begin
+    answer = Answer(states.detach(), gradients)
+    if contestant.count is not None:
+        evaluations = contestant.count(problem)
+    row = Row(problem.positions, contestant.key, contestant.label, evaluations)
+    row.state_error, row.gradient_error = answer.state_error(reference), answer.gradient_error(reference)
+    return row, seconds
+
+
+def find_adaptive(problem: Problem, reference: Answer, target: float, settings: Settings) -> tuple[Row, float]:
+    """The loosest tolerance on the grid whose state error is at most `target`, and the projected seconds of a run."""
+    row = Row(problem.positions, "torchdiffeq-dopri5", "torchdiffeq dopri5, autograd")
+    begin = time.perf_counter()
+    for tolerance in GRID:
+        since = time.perf_counter()
+        try:
+            with torch.no_grad(), watched(problem, begin + settings.budget) as calls:
+                error: float | None = state_error(solve_adaptive(problem, tolerance), reference)
+        except OutOfTime:
+            row.note = (
+                f"no tolerance above {tolerance:.1e} reached our error in {settings.budget_minutes:g} min of search"
+            )
+            return row, math.inf
+        except AssertionError:  # how torchdiffeq says that no step is small enough
+            error = None
+        row.tolerances_tried.append({"tolerance": tolerance, "state_error": error, "evaluations": calls[0]})
+        if error is not None and error <= target:
+            row.tolerance, row.evaluations, row.state_error = tolerance, calls[0], error
+            return row, BACKWARD_FACTOR * (time.perf_counter() - since)
+    row.note = f"no tolerance down to {GRID[-1]:.1e} reached our error"
+    return row, math.inf
+
+
+def reason_to_skip(evaluations: int | None, kept: int, seconds: float, settings: Settings) -> str | None:
+    memory = (evaluations or 0) * kept * TRAJECTORIES * DIM * 4
+    if memory > MEMORY_LIMIT:
+        return f"skipped (would need ~{memory / 1e9:.0f} GB)"
+    if seconds > settings.budget:
+        return f"skipped (would take ~{seconds / 60:.1f} min)"
+    return None
+
+
+class Bench:
+    """Runs the sizes one after the other; the times of one size foretell those of the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.known: dict[str, tuple[int, float]] = {}  # key → positions, seconds of the last size that was run
+
+    def size(self, positions: int) -> list[Row]:
+        problem = Problem.make(positions)
+        step(positions, "float64 reference")
+        reference = reference_answer(problem)
+        step(positions, OURS.label)
+        ours, _ = inspect(OURS, problem, reference)
+        assert ours.state_error is not None
+        entrants: list[tuple[Contestant, Row]] = []
+        rows = [ours]
+        for contestant, blank, seconds in self._candidates(problem, reference, ours.state_error):
+            row = self._admit(contestant, blank, seconds, problem, reference)
+            rows.append(row)
+            if row.note is None:
+                entrants.append((contestant, row))
+        self._rounds(problem, ours, entrants)
+        self._note_load(rows)
+        return rows
+
+    def _note_load(self, rows: Sequence[Row]) -> None:
+        load = os.getloadavg()[0]
+        for row in rows:
+            row.load_average = load
+        if load > self.settings.threads + 0.5:
+            progress.log(f"load average {load:.1f}: other work ran beside this, times are to be taken again")
+
+    def _candidates(
+        self, problem: Problem, reference: Answer, target: float
+    ) -> Iterator[tuple[Contestant, Row, float]]:
+        """Competitors with what is known before the first full run: their rows and projected seconds."""
+        step(problem.positions, "torchdiffeq dopri5: searching the tolerance")
+        row, seconds = find_adaptive(problem, reference, target, self.settings)
+        yield adaptive(row.tolerance or math.nan), row, seconds
+        for contestant in (MIDPOINT, ADJOINT, *((OURS_ADJOINT, OURS_RK4) if self.settings.all else ())):
+            row = Row(problem.positions, contestant.key, contestant.label)
+            yield contestant, row, self._projected(contestant, problem.positions)
+
+    def _projected(self, contestant: Contestant, positions: int) -> float:
+        """Seconds of a run, in proportion to the positions of the last size, or of a probe where that may be long."""
+        if contestant.key not in self.known:
+            if positions <= 4 * PROBE:
+                return 0.0
+            step(PROBE, f"{contestant.label}: probing the time for {positions:,} positions")
+            self.known[contestant.key] = PROBE, timed(contestant, Problem.make(PROBE))
+        before, seconds = self.known[contestant.key]
+        return seconds * positions / before
+
+    def _admit(self, contestant: Contestant, row: Row, seconds: float, problem: Problem, reference: Answer) -> Row:
+        """Warm up and inspect what fits the budget; the row of what does not has a note that says so."""
+        evaluations = row.evaluations
+        if evaluations is None and contestant.evaluations is not None:
+            evaluations = contestant.evaluations(problem.positions)
+        row.note = row.note or reason_to_skip(evaluations, contestant.kept, seconds, self.settings)
+        if row.note:
+            progress.log(f"{row.label}: {row.note}")
+            return row
+        step(problem.positions, contestant.label)
+        seen, _ = inspect(contestant, problem, reference)
+        return replace(seen, tolerance=row.tolerance, tolerances_tried=row.tolerances_tried)
+
+    def _affords_another(self, row: Row) -> bool:
+        """Every row is timed once, and again while its timed runs fit the budget."""
+        return not row.seconds or sum(row.seconds) + min(row.seconds) <= self.settings.budget
+
+    def _rounds(self, problem: Problem, ours: Row, entrants: Sequence[tuple[Contestant, Row]]) -> None:
+        for number in range(self.settings.repeats):
+            present = [(contestant, row) for contestant, row in entrants if self._affords_another(row)]
+            names = ", ".join(contestant.key for contestant, _ in present)
+            step(problem.positions, f"round {number + 1} of {self.settings.repeats}: ours, {names}".rstrip(", "))
+            own: list[float] = []
+            for contestant, row in present:
+                own += [timed(OURS, problem) for _ in range(BURST)]
+                row.seconds.append(timed(contestant, problem))
+            own += [] if own else [timed(OURS, problem) for _ in range(BURST)]
+            ours.seconds.append(own)
+            for _, row in present:
+                row.ratios.append(row.seconds[-1] / median(own))
+        ours.median_seconds = median(second for own in ours.seconds for second in own)
+        for _, row in entrants:
+            row.median_seconds, row.ratio_median = median(row.seconds), median(row.ratios)
+            row.ratio_min, row.ratio_max = min(row.ratios), max(row.ratios)
+            self.known[row.key] = problem.positions, row.median_seconds
+
+
+def step(positions: int, what: str) -> None:
+    progress.log(f"{positions:,} positions: {what}")
+
+
+# --- what comes out ---
+
+
+def save(settings: Settings, check: dict[str, float], rows: Sequence[Row]) -> None:
+    """Write the JSON whole or not at all."""
+    report = {
+        "settings": {**asdict(settings), "out": str(settings.out)},
+        "task": {"dim": DIM, "trajectories": TRAJECTORIES, "delta": DELTA, "seed": SEED, "activation": "tanh"},
+        "versions": {
+            "floater-transformers": version("floater-transformers"),
+            "torch": torch.__version__,
+            "torchdiffeq": version("torchdiffeq"),
+            "python": platform.python_version(),
+            "cpu_count": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "machine": platform.platform(),
+        },
+        "reference_check": check,
+        "rows": [asdict(row) for row in rows],
+    }
+    draft = settings.out.with_name(f".{settings.out.name}.{os.getpid()}.tmp")
+    draft.write_text(json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    draft.replace(settings.out)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    result = Table(title=f"Forward + backward, {TRAJECTORIES} trajectories × {DIM} dimensions, Δ = {DELTA}")
+    result.add_column("positions", justify="right")
+    result.add_column("method")
+    for name in ("evaluations", "state error", "gradient error", "time", "ratio", "min-max", "runs"):
+        result.add_column(name, justify="right")
+    for place, row in enumerate(rows):
+        last = place + 1 == len(rows) or rows[place + 1].positions != row.positions
+        result.add_row(*_cells(row), end_section=last)
+    return result
+
+
+def _cells(row: Row) -> list[str]:
+    evaluations = "" if row.evaluations is None else f"{row.evaluations:,}"
+    errors = ["" if error is None else f"{error:.1e}" for error in (row.state_error, row.gradient_error)]
+    head = [f"{row.positions:,}", row.label, evaluations, *errors]
+    if row.median_seconds is None:
+        return [*head, row.note or "not run", "", "", "0"]
+    seconds = f"{row.median_seconds:.1f} s" if row.median_seconds >= 10 else f"{1e3 * row.median_seconds:,.0f} ms"
+    if row.ratio_median is None:
+        return [*head, seconds, "1", "", str(sum(map(len, row.seconds)))]
+    spread = f"{row.ratio_min:.1f}-{row.ratio_max:.1f}"
+    return [*head, seconds, f"{row.ratio_median:.1f}", spread, str(len(row.seconds))]
+
+
+# --- the command line ---
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def number(kind: type[int] | type[float], least: float) -> Callable[[str], Any]:
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= least):
+            what = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {what} ≥ {least:g}, but is {text!r}")
+        return value
+
+    return read
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    return tuple(sorted({number(int, 2)(part) for part in text.split(",")}))
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = Parser(
+        prog="benchmarks/solver.py",
+        description=summary,
+        epilog=details.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--positions", type=sizes, default=(64, 256, 1024, 4096), help="sizes, with commas between")
+    parser.add_argument("--repeats", type=number(int, 1), default=7, help="rounds; slow rows take part in fewer (7)")
+    parser.add_argument("--threads", type=number(int, 1), default=2, help="threads of PyTorch (2)")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/solver.json"), help="JSON to write")
+    parser.add_argument(
+        "--budget-minutes", type=number(float, 0.01), default=3.0, help="time for a row before it is cut or skipped (3)"
+    )
+    parser.add_argument("--all", action="store_true", help="also ours with the adjoint, and with RK4 at Δ/5")
+    settings = Settings(**vars(parser.parse_args(arguments)))
+    if torchdiffeq is None:
+        parser.error("torchdiffeq is not installed: pip install floater-transformers[bench]")
+    try:
+        settings.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: cannot make {settings.out.parent}: {error.strerror}")
+    if settings.out.is_dir() or not os.access(settings.out.parent, os.W_OK):
+        parser.error(f"argument --out: must be a file that can be written, but is {str(settings.out)!r}")
+    return settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    settings = parse(arguments)
+    torch.set_num_threads(settings.threads)
+    torch.set_flush_denormal(True)
+    step(16, "comparing the reference with torchdiffeq dopri5 in float64")
+    check = check_reference()
+    found = f"states differ by {check['state_error']:.1e}, gradients by {check['gradient_error']:.1e}"
+    if not max(check.values()) <= 1e-8:
+        progress.print(f"The float64 reference is not to be trusted: {found}, more than 1e-8.")
+        return 1
+    progress.log(f"the float64 reference agrees with torchdiffeq to 1e-8: {found}")
+    bench, rows = Bench(settings), list[Row]()
+    for positions in settings.positions:
+        rows += bench.size(positions)
+        save(settings, check, rows)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=150)
+    console.print(table(rows))
+    console.print(f"Float64 reference against torchdiffeq dopri5 in float64: {found}.")
+    console.print(f"Saved to {settings.out}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
