@@ -34,6 +34,10 @@ class Activation:
 _SOFTPLUS_LINEAR_FROM = 20.0  # torch's own default: above it the function is the identity
 
 
+def _tanh_derivative(z: Tensor) -> Tensor:
+    return torch.addcmul(z.new_ones(()), z, z, value=-1)
+
+
 def _softplus_derivative(x: Tensor) -> Tensor:
     return torch.where(x > _SOFTPLUS_LINEAR_FROM, torch.ones_like(x), torch.sigmoid(x))
 
@@ -55,7 +59,7 @@ ACTIVATIONS: dict[str, Activation] = {
             "tanh",
             torch.tanh,
             torch.tanh_,
-            lambda z: torch.addcmul(torch.ones_like(z), z, z, value=-1),
+            _tanh_derivative,
             True,
             bound=1.0,
         ),

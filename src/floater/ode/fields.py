@@ -11,7 +11,9 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, StaleTrajectoryError
@@ -34,6 +36,10 @@ class Field(ABC):
     initial: Tensor
     inputs: tuple[Tensor, ...]
     width: int
+    constants: Tensor
+    """Rows [c, width] that enter the inner state of a stage with weights of their own: what the time and the biases add."""
+    passing: int = 0
+    """How many of these, the first ones, belong to a stage but not to the inner state itself."""
     spent: int = 0
     """Evaluations of h that it took to make the field."""
 
@@ -41,9 +47,16 @@ class Field(ABC):
     def enter(self) -> Tensor:
         """The inner state [width] at the start."""
 
+    def constant_weights(self, times: Sequence[float], coupling: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weights [S, c] of the constant rows in the stages at `times`, coupled by `coupling` [S, S] (with the step's length)."""
+        return np.zeros((len(times), 0))
+
     @abstractmethod
-    def stage(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
-        """Evaluate h: write the inner slope and what the reverse sweep needs to know about this stage."""
+    def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
+        """Evaluate h at the stage whose inner state, constant rows included, stands in `kept`.
+
+        Writes the inner slope, and into `kept` what the reverse sweep needs to know about this stage.
+        """
 
     @abstractmethod
     def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
@@ -107,6 +120,7 @@ class CallableField(Field):
         self._shape = initial.shape
         self.initial = initial.detach().reshape(-1)
         self.width = self.initial.numel()
+        self.constants = self.initial.new_empty(0, self.width)
         self.inputs = self._find_inputs(initial, start) if inputs is None else inputs
         self._versions = tuple(tensor._version for tensor in self.inputs)
 
@@ -133,9 +147,8 @@ class CallableField(Field):
     def enter(self) -> Tensor:
         return self.initial.clone()
 
-    def stage(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
-        kept.copy_(inner)
-        slope.copy_(self(time, inner))
+    def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
+        slope.copy_(self(time, kept))
 
     def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
         return weights @ slopes
@@ -240,22 +253,23 @@ class PerceptronField(Field):
             self.w2, self.v2, self.b2 = weight2[:, :-1].contiguous(), weight2[:, -1].contiguous(), bias2.clone()
             # One column-major copy of W₁W₂ serves both directions.
             self.w21 = self.w2.t() @ self.w1.t()
-            # What the time and the biases add to the pre-activation and to the inner slope.
-            self._shift = torch.stack((self.b1, self.w1 @ self.b2))
-            self._drift = torch.stack((self.v1, self.w1 @ self.v2))
+            # v₁ and b₁ shift the pre-activation; W₁b₂ and W₁v₂ are parts of the inner slope that need no product.
+            shifts = torch.stack((self.v1, self.b1, self.w1 @ self.b2, self.w1 @ self.v2))
+            self.constants = shifts.repeat(1, self.rows)
+            self.passing = 2
             self._level = torch.stack((self.b2, self.v2))
             self._shape = (self.rows, self.hidden)
 
     def enter(self) -> Tensor:
         return (self.initial.view(self.rows, self.dim) @ self.w1.t()).view(-1)
 
-    def stage(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
-        seen, shape = self.view(time), self._shape
-        z = kept.view(shape)
-        shift1, shift21 = torch.add(self._shift, self._drift, alpha=seen).unbind()
-        torch.add(inner.view(shape), shift1, out=z)
-        z = self.activation.apply_(z) if self.activation.from_output else self.activation.forward(z)
-        torch.addmm(shift21, z, self.w21, out=slope.view(shape))
+    def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
+        z = self.activation.apply_(kept) if self.activation.from_output else self.activation.forward(kept)
+        torch.mm(z.view(self._shape), self.w21, out=slope.view(self._shape))
+
+    def constant_weights(self, times: Sequence[float], coupling: NDArray[np.float64]) -> NDArray[np.float64]:
+        seen = np.array([self.view(time) for time in times])
+        return np.stack((seen, np.ones_like(seen), coupling.sum(1), coupling @ seen), 1)
 
     def outputs(self, kept: Tensor) -> Tensor:
         """act(·) of stages, from what they kept."""
@@ -263,13 +277,13 @@ class PerceptronField(Field):
 
     def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
         sums = (weights @ self.outputs(kept)).view(-1, self.hidden)
-        seen = torch.tensor([[1.0, self.view(time)] for time in times], dtype=weights.dtype, device=weights.device)
+        seen = weights.new_tensor([[1.0, self.view(time)] for time in times])
         shift = (weights @ seen) @ self._level
         lifted = (sums @ self.w2.t()).view(len(weights), self.rows, self.dim)
         return lifted.add_(shift.unsqueeze(1)).view(len(weights), -1)
 
     def strain(self, weights: Tensor, slopes: Tensor, kept: Tensor, length: float) -> float:
-        """The larger of two errors of the hidden layer: of its integral over the step, relative to its size (dL/dW₂ is made of
+        """Two errors of the hidden layer: of its integral over the step, relative to its size (dL/dW₂ is made of
         such integrals), and of its values at the end of the step. Where the state is large, its relative tolerance lets
         pre-activations err by more than a nonlinearity forgives, and the reverse sweep would be unstable.
         """
@@ -279,7 +293,7 @@ class PerceptronField(Field):
         integral = float(torch.linalg.vector_norm(weights @ z)) / (scale * count) if scale > 0 else 0.0
         missed = (length * weights) @ slopes
         value = float(torch.linalg.vector_norm(missed.mul_(self.activation.derivative(kept[-1])))) / count
-        return max(integral, value / max(1.0, scale))
+        return integral + value / max(1.0, scale)
 
     def reverse(self) -> Reverse:
         return _PerceptronReverse(self)

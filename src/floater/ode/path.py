@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import SolverError, StateOverflow, StepSizeUnderflow, TooManySteps
@@ -21,6 +22,7 @@ Sink = Callable[[int, Tensor], None]
 
 _BLOCK_BYTES = 8 * 2**20
 _SAFETY, _SHRINK, _GROW, _TREND = 0.9, 0.2, 10.0, 0.04
+_TOGETHER = 16  # rows evaluated by one product: always as many, so that a row's bits do not depend on how many are asked for
 _GRADIENT_SLACK = 10.0  # the integrals that gradients rest on may be this much coarser than the state
 
 
@@ -93,14 +95,14 @@ class Path:
         self.state = field.initial.clone()
         self.stages = Rows(like, field.width, tableau.stages - 1, shared=1, keep=keep_stages)
         self.dense = Rows(like, like.numel(), tableau.degree + 1, shared=0, keep=keep_dense)
-        self._inner = like.new_empty(1 + tableau.stages, field.width)  # inner state, then the inner slopes
-        self._heads = [self._inner[: s + 1].t() for s in range(tableau.stages)]
-        self._slopes = self._inner[1:].unbind()
-        self._next = like.new_empty(field.width)
-        coupling = torch.tensor(tableau.coupling, dtype=torch.float64)
-        self._coupling = torch.cat((torch.zeros(tableau.stages, 1, dtype=torch.float64), coupling), 1).to(like)
-        self._carry = torch.zeros_like(self._coupling)
-        self._carry[:, 0] = 1
+        # Constant rows, the inner state, and the inner slopes: a stage is one weighted sum of the first of these rows.
+        constants = len(field.constants)
+        self._rows = like.new_empty(constants + 1 + tableau.stages, field.width)
+        self._rows[:constants] = field.constants
+        self._heads = [self._rows[: constants + 1 + s].t() for s in range(tableau.stages)]
+        self._inner, self._slopes = self._rows[constants], self._rows[constants + 1 :]
+        self._each_slope = self._slopes.unbind()
+        self._coupling = np.array(tableau.coupling)
         # The dense output, then the error estimate or, for methods without one, the step itself: the sum of a Hermite
         # polynomial's coefficients would lose digits.
         last = tableau.coupling[-1] if tableau.error is None else tableau.error
@@ -148,31 +150,41 @@ class Path:
             self.stages.recycle()
 
     def _begin(self) -> None:
-        self._inner[0] = self.field.enter()
-        self._evaluate(self.start, self._inner[0], self._inner[1], self.stages.window(0)[0])
-        if not math.isfinite(self._inner[1].sum().item()):
+        self._inner.copy_(self.field.enter())
+        first = self.stages.window(0)[0]
+        torch.mv(self._heads[0], self._weights([self.start], np.zeros((1, 1)))[0, :-1], out=first)
+        self._evaluate(self.start, self._each_slope[0], first)
+        if not math.isfinite(self._slopes[0].sum().item()):
             raise self._trouble(StateOverflow, "the dynamics are not finite at the very first time")
         if isinstance(self.solver, Adaptive) and self._step is None:
             self._step = self._guess(self.solver)
         self._begun = True
 
-    def _evaluate(self, time: float, inner: Tensor, slope: Tensor, kept: Tensor) -> None:
-        self.field.stage(time, inner, slope, kept)
+    def _evaluate(self, time: float, slope: Tensor, kept: Tensor) -> None:
+        self.field.stage(time, slope, kept)
         self.evaluations += 1
+
+    def _weights(self, times: list[float], coupling: NDArray[np.float64]) -> Tensor:
+        """Weights [S, c + 1 + S] of all rows in each stage."""
+        ones = np.ones((len(times), 1))
+        weights = np.concatenate((self.field.constant_weights(times, coupling), ones, coupling), 1)
+        return torch.from_numpy(weights).to(self._rows)
 
     def _guess(self, solver: Adaptive) -> float:
         """First step: the length over which a curve of this slope and curvature errs by the tolerance."""
         rows = self.stages.window(0)
         scale = self.state.abs().mul_(solver.rtol).add_(solver.atol)
         weights = self._sums.new_tensor([[1.0]])
-        slope = self.field.combine(weights, [self.start], self._inner[1:2], rows[:1])[0] / scale
+        slope = self.field.combine(weights, [self.start], self._slopes[:1], rows[:1])[0] / scale
         speed = _rms(slope)
         if not 0 < speed < math.inf:
             return min(1e-4 if speed else 1.0, solver.max_step or math.inf)
         probe = min(1e-2, max(1e-10, 1.0 / speed))
-        torch.add(self._inner[0], self._inner[1], alpha=probe, out=self._next)
-        self._evaluate(self.start + probe, self._next, self._inner[2], rows[1])
-        moved = self.field.combine(weights, [self.start + probe], self._inner[2:3], rows[1:2])[0] / scale
+        times = [self.start, self.start + probe]
+        ahead = self._weights(times, np.array([[0.0, 0.0], [probe, 0.0]]))[1, :-1]
+        torch.mv(self._heads[1], ahead, out=rows[1])
+        self._evaluate(times[1], self._each_slope[1], rows[1])
+        moved = self.field.combine(weights, times[1:], self._slopes[1:2], rows[1:2])[0] / scale
         bend = _rms(moved - slope) / probe
         if not math.isfinite(bend):
             return min(1e-4, solver.max_step or math.inf)
@@ -198,15 +210,16 @@ class Path:
 
     def _attempt(self, length: float) -> Tensor | None:
         """Try one step. Returns its polynomial, or None after a rejection."""
-        tableau, inner = self.tableau, self._inner
+        tableau = self.tableau
         window = self.stages.window(self.steps)
-        coupling = torch.add(self._carry, self._coupling, alpha=length)
         times = [self.end + node * length for node in tableau.nodes]
+        weights = self._weights(times, length * self._coupling)
+        constants = len(self._rows) - 1 - tableau.stages
         rows = window.unbind()
         for s in range(1, tableau.stages):
-            torch.mv(self._heads[s], coupling[s, : s + 1], out=self._next)
-            self._evaluate(times[s], self._next, self._slopes[s], rows[s])
-        sums = self.field.combine(self._sums * length, times, inner[1:], window)
+            torch.mv(self._heads[s], weights[s, : constants + 1 + s], out=rows[s])
+            self._evaluate(times[s], self._each_slope[s], rows[s])
+        sums = self.field.combine(self._sums * length, times, self._slopes, window)
         polynomial = self.dense.window(self.steps)
         polynomial[0] = self.state
         polynomial[1:] = sums[: tableau.degree]
@@ -215,8 +228,10 @@ class Path:
             error = self._measure(self.solver, arrived, sums[-1], window, length)
             if not self._judge(self.solver, error, length):
                 return None
-        elif not math.isfinite(arrived.sum().item() + inner[-1].sum().item()):
+        elif not math.isfinite(arrived.sum().item() + self._slopes[-1].sum().item()):
             raise self._trouble(StateOverflow, "the state overflows in the next step")
+        weights[-1, : self.field.passing] = 0
+        self._ahead = weights[-1, :-1]  # the inner state at the end, as a sum of rows
         self._arrived = arrived
         return polynomial
 
@@ -229,8 +244,9 @@ class Path:
             return math.inf
         if total > 1e-3 * solver.rtol * torch.finfo(scale.dtype).max:
             raise self._trouble(StateOverflow, f"the state is about to overflow {scale.dtype}")
-        strain = self.field.strain(self._sums[-1:], self._inner[1:], window, length)
-        return max(measured, strain / (_GRADIENT_SLACK * solver.rtol))
+        strain = self.field.strain(self._sums[-1:], self._slopes, window, length)
+        strained = strain / (_GRADIENT_SLACK * solver.rtol)
+        return max(measured, strained) if math.isfinite(strained) else math.inf
 
     def _judge(self, solver: Adaptive, error: float, length: float) -> bool:
         """Accept or reject, and choose the next length by its size and its trend (a PI rule)."""
@@ -264,8 +280,8 @@ class Path:
 
     def _accept(self, length: float, end: float) -> None:
         self.state = self._arrived
-        self._inner[0] = self._next
-        self._inner[1] = self._inner[-1]
+        self._inner.copy_(torch.mv(self._heads[-1], self._ahead))
+        self._each_slope[0].copy_(self._each_slope[-1])
         self.lengths.append(length)
         if isinstance(self.solver, Adaptive):
             self.grid.append(min(self.end + length, end))
@@ -303,7 +319,7 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
         order: row of the result for each time, if the result is wanted in another order.
     """
     out = path.field.initial.new_empty(len(times), path.field.initial.numel())
-    in_cache = max(1, 2**16 // max(1, out.shape[1]))
+    scratch = out.new_empty(_TOGETHER, out.shape[1])
     place = 0
 
     def emit(step: int, polynomial: Tensor) -> None:
@@ -313,14 +329,15 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
         if place == begin:
             return
         fraction = (times[begin:place] - path.grid[step]) / path.lengths[step]
-        theta = torch.from_numpy(fraction).to(out.device, out.dtype).unsqueeze(1)
-        if order is None:
-            for rows, part in zip(torch.split(out[begin:place], in_cache), torch.split(theta, in_cache), strict=True):
-                _horner(polynomial, part, rows)
-        else:
-            chunk = out.new_empty(place - begin, out.shape[1])
-            _horner(polynomial, theta, chunk)
-            out[torch.from_numpy(order[begin:place]).to(out.device)] = chunk
+        powers = _powers(fraction, len(polynomial)).to(out.device, out.dtype)
+        for first in range(0, place - begin, _TOGETHER):
+            rows = slice(begin + first, min(begin + first + _TOGETHER, place))
+            whole = order is None and rows.stop - rows.start == _TOGETHER
+            states = torch.mm(powers[first : first + _TOGETHER], polynomial, out=out[rows] if whole else scratch)
+            if order is not None:
+                out[torch.from_numpy(order[rows]).to(out.device)] = states[: rows.stop - rows.start]
+            elif not whole:
+                out[rows] = states[: rows.stop - rows.start]
 
     if len(times) == 0:
         return out
@@ -336,13 +353,12 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
     return out
 
 
-def _horner(polynomial: Tensor, theta: Tensor, out: Tensor) -> None:
-    """Evaluate in place, by single rounded operations: a row's bits do not depend on its neighbours."""
-    first, *middle, last = polynomial.unbind()
-    torch.mul(last, theta, out=out)
-    for coefficient in reversed(middle):
-        out.add_(coefficient).mul_(theta)
-    out.add_(first)
+def _powers(fraction: NDArray[np.float64], count: int) -> Tensor:
+    """1, θ, θ² … [n, count], with rows of zeros up to a multiple of `_TOGETHER`."""
+    rows = -(-len(fraction) // _TOGETHER) * _TOGETHER
+    powers = np.zeros((rows, count))
+    powers[: len(fraction)] = np.vander(fraction, count, increasing=True)
+    return torch.from_numpy(powers)
 
 
 def _rms(values: Tensor) -> float:
