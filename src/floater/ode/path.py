@@ -21,7 +21,8 @@ from .solvers import Adaptive, Solver
 Sink = Callable[[int, Tensor], None]
 
 _BLOCK_BYTES = 8 * 2**20
-_SAFETY, _SHRINK, _GROW, _TREND = 0.9, 0.2, 10.0, 0.04
+_SAFETY, _SHRINK, _GROW, _TREND = 0.95, 0.2, 10.0, 0.04
+_LONGEST_GUESS = 1.6  # of a first step; the time between tokens is a tenth of a unit
 _TOGETHER = 16  # rows evaluated by one product: always as many, so that a row's bits do not depend on how many are asked for
 _GRADIENT_SLACK = 10.0  # the integrals that gradients rest on may be this much coarser than the state
 
@@ -178,7 +179,7 @@ class Path:
         slope = self.field.combine(weights, [self.start], self._slopes[:1], rows[:1])[0] / scale
         speed = _rms(slope)
         if not 0 < speed < math.inf:
-            return min(1e-4 if speed else 1.0, solver.max_step or math.inf)
+            return min(1e-4 if speed else _LONGEST_GUESS, solver.max_step or math.inf)
         probe = min(1e-2, max(1e-10, 1.0 / speed))
         times = [self.start, self.start + probe]
         ahead = self._weights(times, np.array([[0.0, 0.0], [probe, 0.0]]))[1, :-1]
@@ -189,10 +190,10 @@ class Path:
         if not math.isfinite(bend):
             return min(1e-4, solver.max_step or math.inf)
         # error ≈ 1e-4 · η⁶ · speed · (bend / speed)⁵ for a curve whose derivatives keep that ratio; logarithms do not overflow
-        guess = 1.0
+        guess = _LONGEST_GUESS
         if bend > 0:
             danger = math.log(1e-4) + math.log(speed) + 5 * (math.log(bend) - math.log(speed))
-            guess = math.exp(min(0.0, max(-300.0, (math.log(0.1) - danger) / 6)))
+            guess = min(guess, math.exp(min(1.0, max(-300.0, (math.log(1.6) - danger) / 6))))
         return min(guess, solver.max_step or math.inf)
 
     def _propose(self, end: float, clip: bool) -> float:
