@@ -195,9 +195,7 @@ def count_ours(problem: Problem, solver: Solver | None = None) -> int:
 
 def solve_fixed(problem: Problem, method: str) -> Tensor:
     options = {"step_size": DELTA / 5}
-    states: Tensor = torchdiffeq.odeint(
-        problem.dynamics, problem.initial, problem.times.float(), method=method, options=options
-    )
+    states: Tensor = torchdiffeq.odeint(problem.dynamics, problem.initial, problem.times.float(), method=method, options=options)
     return states
 
 
@@ -360,9 +358,7 @@ def find_adaptive(problem: Problem, reference: Answer, target: float, settings: 
             with torch.no_grad(), watched(problem, begin + settings.budget) as calls:
                 error: float | None = state_error(solve_adaptive(problem, tolerance), reference)
         except OutOfTime:
-            row.note = (
-                f"no tolerance above {tolerance:.1e} reached our error in {settings.budget_minutes:g} min of search"
-            )
+            row.note = f"no tolerance above {tolerance:.1e} reached our error in {settings.budget_minutes:g} min of search"
             return row, math.inf
         except AssertionError:  # how torchdiffeq says that no step is small enough
             error = None
@@ -415,9 +411,7 @@ class Bench:
         if load > self.settings.threads + 0.5:
             progress.log(f"load average {load:.1f}: other work ran beside this, times are to be taken again")
 
-    def _candidates(
-        self, problem: Problem, reference: Answer, target: float
-    ) -> Iterator[tuple[Contestant, Row, float]]:
+    def _candidates(self, problem: Problem, reference: Answer, target: float) -> Iterator[tuple[Contestant, Row, float]]:
         """Competitors with what is known before the first full run: their rows and projected seconds."""
         step(problem.positions, "torchdiffeq dopri5: searching the tolerance")
         row, seconds = find_adaptive(problem, reference, target, self.settings)

@@ -342,7 +342,7 @@ def make(config: Any, **settings: Any) -> Any:
         ),
         (lambda: make(FlowConfig, keep_for=0), ConfigError, r"`keep_for` of FlowConfig: .* but is 0"),
         (
-            lambda: FlowConfig(activation="sine"),
+            lambda: make(FlowConfig, activation="sine"),
             ConfigError,
             r"`activation` of FlowConfig: input should be 'tanh'",
         ),

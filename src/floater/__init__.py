@@ -4,6 +4,8 @@ from .attach import Attachment as Attachment
 from .attach import Sites as Sites
 from .attach import attach as attach
 from .attach import attachment as attachment
+from .attach import from_pretrained as from_pretrained
+from .attach import save_pretrained as save_pretrained
 from .dynamics import LinearDynamics as LinearDynamics
 from .dynamics import MLPDynamics as MLPDynamics
 from .dynamics import SinusoidDynamics as SinusoidDynamics

@@ -33,9 +33,7 @@ def demo(
     """Solve the trajectories of a Transformer-base, draw every encoding, and check what each can do."""
     from .experiments.encodings import solve_transformer_base, tour  # noqa: PLC0415  (torch is slow to import)
 
-    console.print(
-        "[bold]FLOATER[/bold]: a position encoding is a path; here its law of motion dp/dt = h(t, p) is learned.\n"
-    )
+    console.print("[bold]FLOATER[/bold]: a position encoding is a path; here its law of motion dp/dt = h(t, p) is learned.\n")
     with console.status("solving 18 trajectories (q, k, v of 6 blocks) …"):
         solved = solve_transformer_base(length, dim, seed)
     console.print(

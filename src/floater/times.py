@@ -93,9 +93,7 @@ def timestamps(values: Tensor | Sequence[float], unit: float = 1.0, origin: floa
         if not math.isfinite(origin):
             raise TimesError(f"`origin` must be a finite number, but is {origin!r}.")
         if bool((tensor < origin).any()):
-            raise TimesError(
-                f"`timestamps` must not lie before origin = {origin:g}, but contain {tensor.min().item():g}."
-            )
+            raise TimesError(f"`timestamps` must not lie before origin = {origin:g}, but contain {tensor.min().item():g}.")
         shifted = tensor - origin
     falls = tensor.diff(dim=-1) < 0 if tensor.ndim else torch.zeros(0, dtype=torch.bool)
     if bool(falls.any()):

@@ -253,17 +253,13 @@ def test_initial(initial: Any, message: str) -> None:
 
 @pytest.mark.parametrize("solver", ["dopri5", Dopri5, None])
 def test_solver(solver: Any) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"`solver` must be Dopri5\(\), RK4\(step\), Midpoint\(step\) or Euler\(step\)"
-    ):
+    with pytest.raises(ArgumentError, match=r"`solver` must be Dopri5\(\), RK4\(step\), Midpoint\(step\) or Euler\(step\)"):
         floater.solve(growth, ONE, torch.tensor([1.0]), solver=solver)
 
 
 def test_gradient() -> None:
     gradient: Any = "backprop"
-    with pytest.raises(
-        ArgumentError, match=r"`gradient` must be one of 'discrete', 'adjoint', 'autograd', but is 'backprop'"
-    ):
+    with pytest.raises(ArgumentError, match=r"`gradient` must be one of 'discrete', 'adjoint', 'autograd', but is 'backprop'"):
         floater.solve(growth, ONE, torch.tensor([1.0]), gradient=gradient)
 
 
@@ -286,7 +282,8 @@ def test_settings_of_fixed_steps(kind: type[RK4], value: Any) -> None:
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint", "autograd"])
 def test_slope_of_the_wrong_shape(gradient: Gradient) -> None:
     with pytest.raises(
-        ArgumentError, match=r"must return a slope of the state's shape and type, \(2, 3\) of torch.float32, but returned \(3,\)"
+        ArgumentError,
+        match=r"must return a slope of the state's shape and type, \(2, 3\) of torch.float32, but returned \(3,\)",
     ):
         floater.solve(lambda t, p: p[0], torch.ones(2, 3), torch.tensor([1.0]), gradient=gradient)
 
@@ -299,9 +296,7 @@ def test_size_of_the_state() -> None:
 
 
 def test_type_of_the_state() -> None:
-    message = (
-        r"`initial` must have the dynamics' type and device \(torch\.float64 on cpu\), but is torch\.float32 on cpu"
-    )
+    message = r"`initial` must have the dynamics' type and device \(torch\.float64 on cpu\), but is torch\.float32 on cpu"
     with pytest.raises(ArgumentError, match=message):
         floater.solve(MLPDynamics(4).double(), torch.ones(4), torch.tensor([1.0]))
 
@@ -309,9 +304,7 @@ def test_type_of_the_state() -> None:
 def test_times_with_gradients_on_a_trajectory_without_polynomials() -> None:
     times = torch.tensor([1.0], requires_grad=True)
     path = floater.Trajectory(growth, ONE, solver=RK4(0.1), gradient="discrete", start=0.0, keep_dense=False)
-    with pytest.raises(
-        ArgumentError, match="`times` that require gradients need a trajectory that keeps its polynomials"
-    ):
+    with pytest.raises(ArgumentError, match="`times` that require gradients need a trajectory that keeps its polynomials"):
         path(times)
 
 

@@ -140,9 +140,7 @@ def compare(
 @each_solver
 @each_activation
 @each_horizon
-def test_discrete_is_autograd_on_the_fast_path(
-    solver: Solver, activation: ActivationName, horizon: float | None
-) -> None:
+def test_discrete_is_autograd_on_the_fast_path(solver: Solver, activation: ActivationName, horizon: float | None) -> None:
     dynamics = biased(MLPDynamics(5, 7, activation=activation, horizon=horizon))
     times = torch.tensor([[0.9, 0.1, 0.1], [2.3, 0.0, 1.7]], dtype=torch.float64)
     assert max(compare(dynamics, begin(3, 5), times, solver, ("discrete", "autograd"))) < 1e-10

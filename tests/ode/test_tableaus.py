@@ -73,9 +73,7 @@ def test_trees_are_counted_right() -> None:
 
 @each_tableau
 def test_nodes_are_row_sums(tableau: Tableau) -> None:
-    torch.testing.assert_close(
-        coupling_of(tableau).sum(1), torch.tensor(tableau.nodes, dtype=torch.float64), rtol=0, atol=1e-14
-    )
+    torch.testing.assert_close(coupling_of(tableau).sum(1), torch.tensor(tableau.nodes, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 @each_tableau

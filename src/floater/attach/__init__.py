@@ -4,4 +4,6 @@ from .attachment import Attachment as Attachment
 from .attachment import attach as attach
 from .attachment import attachment as attachment
 from .layouts import LAYOUTS as LAYOUTS
+from .saving import from_pretrained as from_pretrained
+from .saving import save_pretrained as save_pretrained
 from .sites import Sites as Sites

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..encoders import Encoder, EncoderConfig, NoPosition, Rotary
+from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
 from ..errors import ArgumentError, AttachmentError, LengthError
 from ..times import check_times
 from . import hooks
@@ -24,6 +24,8 @@ from .sites import Plan, Sites, StackPlaces, make_plan
 
 NAME = "floater"
 """Name under which the attachment is a submodule of its model."""
+FORMAT = 1
+"""Version of the description that is saved."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Attachment(nn.Module):
         self._plan, self._model_type = plan, type(base).__name__
         self.enabled = True
         self._given: Given | None = None
-        self._baked: dict[str, Tensor] = {}
+        self._baked: tuple[str, ...] = ()
         self._own: dict[str, Own] = {}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._holders: tuple[Any, ...] = ()  # a tuple, so that the model does not become a part of its own part
@@ -83,7 +85,7 @@ class Attachment(nn.Module):
             like = next(base.parameters())
             module.to(like.device, like.dtype if like.is_floating_point() else None)
             for part in module.modules():
-                part._is_hf_initialized = True  # `init_weights` must leave it alone
+                part.__dict__["_is_hf_initialized"] = True  # `init_weights` must leave it alone
         return built
 
     def _install(self, base: nn.Module, plan: Plan) -> None:
@@ -129,9 +131,7 @@ class Attachment(nn.Module):
         """The encoder; with `per_stack`, use `encoders` instead."""
         if len(self.encoders) > 1:
             names = ", ".join(map(repr, self.encoders))
-            raise AttachmentError(
-                f"This attachment has an encoder for each stack: use .encoders[…] with one of {names}."
-            )
+            raise AttachmentError(f"This attachment has an encoder for each stack: use .encoders[…] with one of {names}.")
         return next(iter(self.encoders.values()))
 
     @property
@@ -164,9 +164,7 @@ class Attachment(nn.Module):
             own.switch.on = on
 
     @contextmanager
-    def at(
-        self, times: Tensor | Sequence[float] | None = None, *, source: Any = None, target: Any = None
-    ) -> Iterator[None]:
+    def at(self, times: Tensor | Sequence[float] | None = None, *, source: Any = None, target: Any = None) -> Iterator[None]:
         """Inside, tokens stand at these real-valued times instead of at index·Δ.
 
         Args:
@@ -226,13 +224,13 @@ class Attachment(nn.Module):
         self.unbake()
         for name, table in tables.items():
             self.register_buffer(f"baked_{name}", table, persistent=False)
-        self._baked = dict.fromkeys(tables)  # type: ignore[arg-type]
+        self._baked = tuple(tables)
 
     def unbake(self) -> None:
         """Forget stored encodings and solve again."""
         for name in self._baked:
             delattr(self, f"baked_{name}")
-        self._baked = {}
+        self._baked = ()
 
     @property
     def baked_length(self) -> int | None:
@@ -243,6 +241,18 @@ class Attachment(nn.Module):
     def baked_tables(self) -> dict[str, Tensor]:
         """Stored encodings by group of sites."""
         return {name: getattr(self, f"baked_{name}") for name in self._baked}
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that `attach` needs to make this attachment again, ready for JSON."""
+        kind = next(name for name, config in KINDS.items() if type(self.config) is config)
+        return {
+            "format": FORMAT,
+            "encoder": {"kind": kind, **self.config.model_dump(mode="json")},
+            "sites": self.sites.model_dump(mode="json"),
+            "positions": self.positions,
+            "per_stack": self.per_stack,
+            "indices": self.indices,
+        }
 
     def extra_repr(self) -> str:
         baked = f", baked to {self.baked_length}" if self._baked else ""
@@ -266,10 +276,10 @@ class Attachment(nn.Module):
 
     def passage(self, session: hooks.Session, own: Places, source: Places | None) -> Passage:
         """The encodings that one forward through a stack needs."""
-        rotary = self.encoders["all"] if "all" in self.encoders else None
-        if isinstance(rotary, Rotary):
-            return Passage(None, None, self._turns(rotary, own))
-        if isinstance(rotary, NoPosition):
+        only = next(iter(self.encoders.values()))
+        if isinstance(only, Rotary):
+            return Passage(None, None, self._turns(only, own))
+        if isinstance(only, NoPosition):
             return Passage(None, None)
         return Passage(self._axis(session, own), None if source is None else self._axis(session, source))
 
@@ -298,9 +308,7 @@ class Attachment(nn.Module):
             exact = times / self.delta
             index = exact.round().to(torch.int64)
             if bool(((exact - index).abs() > 1e-6 * exact.abs().clamp(min=1)).any()):
-                raise AttachmentError(
-                    "A baked attachment holds multiples of Δ only; call unbake() for times in between."
-                )
+                raise AttachmentError("A baked attachment holds multiples of Δ only; call unbake() for times in between.")
             tables = self.tables(int(index.max()) + 1)
             return {name: table[index.to(table.device)] for name, table in tables.items()}
         return {name: encoder(times) for name, encoder in self._additive()}
@@ -366,6 +374,9 @@ def attach(
     made.train(model.training)
     model.add_module(NAME, made)
     made._holders = (model,)
+    settings: Any = getattr(model, "config", None)
+    if settings is not None:  # every way to save the model carries the description along
+        setattr(settings, NAME, made.describe())
     return made
 
 
@@ -382,8 +393,6 @@ def base_of(model: nn.Module) -> nn.Module:
 
 
 def _is_additive(config: EncoderConfig) -> bool:
-    from ..encoders import RotaryConfig  # noqa: PLC0415
-
     return not isinstance(config, RotaryConfig)
 
 

@@ -174,17 +174,17 @@ class Unlimited:
         self._attachment, self._arguments = attachment, Arguments(module)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
-        if not self._attachment.enabled or args:
+        if not self._attachment.enabled:
             return None
-        source = kwargs.get("input_ids")
+        given = self._arguments.bind(args, kwargs)
+        source = given.get("input_ids")
         if source is None:
-            source = kwargs["inputs_embeds"][..., 0]
+            source = given["inputs_embeds"][..., 0]
         zeros = torch.zeros(source.shape, dtype=torch.int64, device=source.device)
-        kwargs = dict(kwargs)
-        if kwargs.get("token_type_ids") is None:
-            kwargs["token_type_ids"] = zeros
-        kwargs["position_ids"] = zeros  # the table answers zero whatever is looked up
-        return args, kwargs
+        if given.get("token_type_ids") is None:
+            given["token_type_ids"] = zeros
+        given["position_ids"] = zeros  # the table answers zero whatever is looked up
+        return (), given
 
 
 def _at(times: Tensor | None, where: Places, past: int | Tensor, hidden: Tensor, delta: float) -> Places:

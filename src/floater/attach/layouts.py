@@ -109,9 +109,7 @@ LAYOUTS: dict[str, Layout] = {
             "encoder": StackLayout(
                 path="",
                 blocks="encoder.albert_layer_groups.*.albert_layers.*",
-                attention={
-                    part: f"attention.{name}" for part, name in zip("qkv", ("query", "key", "value"), strict=True)
-                },
+                attention={part: f"attention.{name}" for part, name in zip("qkv", ("query", "key", "value"), strict=True)},
                 own="embeddings.position_embeddings",
                 own_kind="learned",
                 embeddings="embeddings",
@@ -136,11 +134,7 @@ LAYOUTS: dict[str, Layout] = {
     "bart": Layout(_seq2seq("learned", offset=2), "running"),
     "m2m_100": Layout(_seq2seq("growing"), "padding"),
     "gpt2": Layout(
-        {
-            "decoder": StackLayout(
-                path="", blocks="h.*", attention={"qkv": "attn.c_attn"}, own="wpe", own_kind="learned"
-            )
-        },
+        {"decoder": StackLayout(path="", blocks="h.*", attention={"qkv": "attn.c_attn"}, own="wpe", own_kind="learned")},
         "given",
     ),
     "vit": Layout(
@@ -185,9 +179,11 @@ def find(root: nn.Module, path: str) -> list[nn.Module]:
     return [module for match, module in sorted(found, key=lambda pair: tuple(map(int, pair[0].groups())))]
 
 
+_PARTS = ("q", "k", "v", "qkv")
+
+
 def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
-    known = {"blocks", "q", "k", "v", "qkv"}
-    unknown = set(targets) - known
+    unknown = set(targets) - {"blocks", *_PARTS}
     if unknown or "blocks" not in targets:
         raise LayoutError(
             f"`targets` must have the key 'blocks' and may have 'q', 'k', 'v' or 'qkv', but has {', '.join(targets)}."
@@ -197,7 +193,7 @@ def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
             raise LayoutError(f"`targets[{key!r}]` = {path!r} matches no module. {_candidates(model)}")
     blocks = targets["blocks"]
     inner = {}
-    for key in known & set(targets) - {"blocks"}:
+    for key in (part for part in _PARTS if part in targets):
         if not targets[key].startswith(blocks + "."):
             raise LayoutError(f"`targets[{key!r}]` = {targets[key]!r} must lie inside the blocks {blocks!r}.")
         inner[key] = targets[key][len(blocks) + 1 :]

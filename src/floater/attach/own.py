@@ -55,9 +55,7 @@ class _Growing:
     switch: _Switch
     weight: Tensor
 
-    def forward(
-        self, input_ids_shape: Any, past_key_values_length: int = 0, position_ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input_ids_shape: Any, past_key_values_length: int = 0, position_ids: Tensor | None = None) -> Tensor:
         if position_ids is None:
             length = input_ids_shape[1]
             position_ids = torch.arange(length, device=self.weight.device) + past_key_values_length
@@ -86,11 +84,9 @@ class Own:
         self.module, self.kind, self.replace = module, kind, replace
         self.switch = _Switch()
         self._plain = type(module)
-        mixin: type | None
-        if replace:
-            mixin = _SilentParameter if kind == "parameter" else _Silent
-        else:
-            mixin = _Growing if kind == "sinusoidal" else None
+        silent: type = _SilentParameter if kind == "parameter" else _Silent
+        kept: type | None = _Growing if kind == "sinusoidal" else None
+        mixin = silent if replace else kept
         self._frozen: list[nn.Parameter] = []
         if mixin is not None:
             module.__class__ = type(f"{mixin.__name__[1:]}{self._plain.__name__}", (mixin, self._plain), {})

@@ -52,7 +52,7 @@ class PositionedLinear(nn.Linear):
         return _plus(super().forward(input), added)
 
 
-class PositionedConv1D(Conv1D):  # type: ignore[misc]
+class PositionedConv1D(Conv1D):
     """transformers' `Conv1D` (a linear layer with its weight transposed; GPT-2) whose bias may depend on the position."""
 
     slot: Slot
@@ -70,7 +70,7 @@ class PositionedConv1D(Conv1D):  # type: ignore[misc]
         return _plus(self._own(x), added)
 
     def _own(self, x: Tensor) -> Tensor:
-        out: Tensor = super().forward(x)
+        out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return out
 
 

@@ -150,9 +150,7 @@ class _Builder:
         if "cross" in chosen and self._additive:
             yield from self._projections(stack, layout.cross, number, module, cross=True)
 
-    def _projections(
-        self, stack: str, paths: Mapping[str, str], number: int, module: nn.Module, cross: bool
-    ) -> Iterator[Place]:
+    def _projections(self, stack: str, paths: Mapping[str, str], number: int, module: nn.Module, cross: bool) -> Iterator[Place]:
         wanted = [part for part in self._sites.projections if self._additive or part in ("q", "k")]
         for part in paths:
             layer = _module(module, paths[part])

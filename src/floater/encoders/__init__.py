@@ -14,3 +14,13 @@ from .rotary import Rotary as Rotary
 from .rotary import RotaryConfig as RotaryConfig
 from .sinusoidal import Sinusoidal as Sinusoidal
 from .sinusoidal import SinusoidalConfig as SinusoidalConfig
+
+KINDS: dict[str, type[EncoderConfig]] = {
+    "flow": FlowConfig,
+    "sinusoidal": SinusoidalConfig,
+    "learned": LearnedConfig,
+    "recurrent": RecurrentConfig,
+    "rotary": RotaryConfig,
+    "none": NoPositionConfig,
+}
+"""Encoders by the name that stands in config files and saved folders."""

@@ -151,7 +151,7 @@ class _Solution:
         )
 
     def fits(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the same tensors, of the same shapes, types and devices, and whether gradients can flow where wanted."""
+        """Whether these are the same tensors, unchanged in shape, type and device, and gradients can flow where wanted."""
         return len(tensors) == len(self._weights) and all(
             tensor is known
             and tensor.shape == weight.shape

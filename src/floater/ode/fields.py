@@ -113,9 +113,7 @@ class Reverse(ABC):
 class CallableField(Field):
     """Any h(t, p): a module, a function, a closure. Goes backwards by one vector-Jacobian product a stage."""
 
-    def __init__(
-        self, dynamics: Dynamics, initial: Tensor, start: float, inputs: tuple[Tensor, ...] | None = None
-    ) -> None:
+    def __init__(self, dynamics: Dynamics, initial: Tensor, start: float, inputs: tuple[Tensor, ...] | None = None) -> None:
         self._dynamics = dynamics
         self._shape = initial.shape
         self.initial = initial.detach().reshape(-1)
@@ -233,8 +231,7 @@ class PerceptronField(Field):
         self.dim, self.hidden = second[0].shape[0], first[0].shape[0]
         if initial.shape[-1:] != (self.dim,):
             raise ArgumentError(
-                f"`initial` must have the dynamics' size {self.dim} as its last dimension, "
-                f"but has shape {tuple(initial.shape)}."
+                f"`initial` must have the dynamics' size {self.dim} as its last dimension, but has shape {tuple(initial.shape)}."
             )
         for tensor in self.inputs:
             if tensor.dtype != initial.dtype or tensor.device != initial.device:
@@ -293,7 +290,7 @@ class PerceptronField(Field):
         integral = float(torch.linalg.vector_norm(weights @ z)) / (scale * count) if scale > 0 else 0.0
         missed = (length * weights) @ slopes
         value = float(torch.linalg.vector_norm(missed.mul_(self.activation.derivative(kept[-1])))) / count
-        return integral + value / max(1.0, scale)
+        return float(integral + value / max(1.0, scale))
 
     def reverse(self) -> Reverse:
         return _PerceptronReverse(self)

@@ -242,9 +242,7 @@ class _AdjointSystem:
         grads = tuple(part.view(tensor.shape) for part, tensor in zip(parts, self._inputs, strict=True))
         return tail[:size].clone(), grads, grad_times
 
-    def _leg(
-        self, begin: float, end: float, augmented: Tensor, solver: Solver, step: float | None
-    ) -> tuple[Tensor, float | None]:
+    def _leg(self, begin: float, end: float, augmented: Tensor, solver: Solver, step: float | None) -> tuple[Tensor, float | None]:
         field = CallableField(self, augmented, -begin, inputs=())
         leg = Path(field, solver, -begin, keep_stages=False, keep_dense=False, first_step=step)
         leg.advance(-end, clip=True)

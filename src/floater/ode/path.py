@@ -273,9 +273,7 @@ class Path:
                 advice = "loosen rtol/atol"
                 if solver.rtol < 100 * torch.finfo(self.state.dtype).eps:
                     advice += f" or solve in float64 (rtol={solver.rtol:g} is too fine for {self.state.dtype})"
-                raise self._trouble(
-                    StepSizeUnderflow, f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}", advice
-                )
+                raise self._trouble(StepSizeUnderflow, f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}", advice)
             raise self._trouble(StateOverflow, "the state runs away, and no further step is short enough")
         return False
 
@@ -304,8 +302,7 @@ class Path:
         magnitude = self.state.abs().max().item() if self.state.numel() else 0.0
         advice = advice or "lower the weights or the learning rate of the dynamics, or give it a bounded view of time"
         return kind(
-            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: {magnitude:g}): {what}; "
-            f"{advice}.",
+            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: {magnitude:g}): {what}; {advice}.",
             time=self.end,
             magnitude=magnitude,
         )

@@ -66,9 +66,7 @@ class Trajectory:
         self._plain: CallableField | None = None  # h to be called, where the fast path does not serve
         with torch.autocast(initial.device.type, enabled=False):
             field = self._make_field(start)
-        differentiable = torch.is_grad_enabled() and (
-            initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs)
-        )
+        differentiable = torch.is_grad_enabled() and (initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs))
         keep = differentiable if keep_stages is None else keep_stages
         self._path = Path(field, solver, start, keep_stages=keep and gradient == "discrete", keep_dense=keep_dense)
         self._polynomials: list[Tensor] = []  # with gradient "autograd" only
@@ -227,9 +225,7 @@ def solve(
     """
     times = as_tensor(times)
     if times.ndim != 1:
-        raise TimesError(
-            f"`times` must be 1-D, but have shape {tuple(times.shape)}; call a trajectory for other shapes."
-        )
+        raise TimesError(f"`times` must be 1-D, but have shape {tuple(times.shape)}; call a trajectory for other shapes.")
     flat = _numbers(times)
     falls = np.nonzero(np.diff(flat) < 0)[0]
     if len(falls):
@@ -280,7 +276,7 @@ def trajectory(
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:
-    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    result: Tensor = function.apply(*arguments)
     return result
 
 

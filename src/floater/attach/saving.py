@@ -1,0 +1,219 @@
+"""Save and load attachments: the base the Hugging Face way, the attachment beside it, safetensors throughout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..encoders import KINDS
+from ..errors import AttachmentError, SavedError
+from .attachment import FORMAT, NAME, Attachment, attach, attachment, base_of
+from .card import model_card
+from .sites import Sites
+
+CONFIG, WEIGHTS = "floater_config.json", "floater.safetensors"
+
+
+def attach_described(model: nn.Module, description: Mapping[str, Any]) -> Attachment:
+    """Make an attachment from its description."""
+    try:
+        encoder = dict(description["encoder"])
+        kind = encoder.pop("kind")
+        if description["format"] != FORMAT or kind not in KINDS:
+            raise SavedError(
+                f"Format {description['format']!r} with encoder {kind!r} is not one this version reads "
+                f"(format {FORMAT}; {', '.join(KINDS)}); install a newer floater-transformers."
+            )
+        return attach(
+            model,
+            KINDS[kind](**encoder),
+            sites=Sites(**description["sites"]),
+            positions=description["positions"],
+            per_stack=description["per_stack"],
+            indices=description["indices"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SavedError(f"The saved description of the attachment is not complete: {error}.") from None
+
+
+def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: bool = True) -> None:
+    """Write a model with its attachment: `floater_config.json`, `floater.safetensors`, a model card, and the base.
+
+    Args:
+        model: a model with an attachment.
+        folder: where to; files of the same names are replaced, each as a whole.
+        base: also write the base, as its own `save_pretrained` does. Without it, the base is named and fingerprinted, and
+            loading onto another one is refused.
+    """
+    made = attachment(model)
+    if made is None:
+        raise AttachmentError("The model has no attachment; call floater.attach first.")
+    with _aside(Path(folder)) as place:
+        if base:
+            state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
+            model.save_pretrained(place, state_dict=state)  # type: ignore[operator]
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in made.encoders.state_dict().items()}
+        tensors |= {f"baked.{name}": table.detach().cpu().contiguous() for name, table in made.baked_tables().items()}
+        save_file(tensors, place / WEIGHTS)
+        config: Any = model.config
+        description = {
+            **made.describe(),
+            "baked": made.baked_length,
+            "weights_sha256": _file_hash(place / WEIGHTS),
+            "base": {
+                "name": getattr(config, "_name_or_path", "") or type(model).__name__,
+                "included": base,
+                "fingerprint": fingerprint(model),
+            },
+        }
+        (place / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        (place / "README.md").write_text(model_card(model, made, description), encoding="utf-8")
+
+
+def from_pretrained(
+    auto_class: Any, folder: str | os.PathLike[str], *, base: str | os.PathLike[str] | None = None, **kwargs: Any
+) -> Any:
+    """Load what :func:`save_pretrained` wrote, or a checkpoint of the Trainer, and attach again.
+
+    Args:
+        auto_class: the class to load the base with, e.g. `AutoModelForMaskedLM`.
+        folder: the saved folder.
+        base: where the base is, if the folder holds the attachment only; the name that was stored unless given.
+        **kwargs: passed to the class's own `from_pretrained`.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise SavedError(f"{place} must be a folder with a saved model, but there is none.")
+    description = _read_description(place)
+    included = description.get("base", {}).get("included", True)
+    where = place if included else Path(base) if base is not None else description["base"]["name"]
+    with _quiet():
+        try:
+            model = auto_class.from_pretrained(where, use_safetensors=True, **kwargs)
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise SavedError(f"The base model at {where} cannot be loaded: {_first_line(error)}") from None
+    if not included and fingerprint(model) != description["base"]["fingerprint"]:
+        raise SavedError(
+            f"The attachment in {place} was made for another base ({description['base']['name']}): the weights of {where} "
+            "have another fingerprint. Give the right base, or attach anew."
+        )
+    made = attach_described(model, description)
+    _load_weights(made, place, description)
+    made.train(model.training)
+    return model
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash over the names, shapes and values of the base model's weights, without head, pooler and attachment."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(base_of(model).state_dict().items()):
+        if name.startswith((f"{NAME}.", "pooler.")):
+            continue
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.view(torch.uint8).numpy().tobytes() if value.dim() else str(value.item()).encode())
+    return digest.hexdigest()
+
+
+def _read_description(place: Path) -> dict[str, Any]:
+    own, plain = place / CONFIG, place / "config.json"
+    source = own if own.exists() else plain
+    try:
+        found = json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SavedError(f"{place} must hold {CONFIG} (or a Trainer checkpoint), but holds neither.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SavedError(f"{source} is damaged: {error}.") from None
+    if source is plain:
+        found = found.get(NAME)
+    if not isinstance(found, dict):
+        raise SavedError(f"{place} holds a model without an attachment; load it with its own from_pretrained.")
+    return found
+
+
+def _load_weights(made: Attachment, place: Path, description: Mapping[str, Any]) -> None:
+    tensors = _read_weights(place, description)
+    baked = {name[len("baked.") :]: tensor for name, tensor in tensors.items() if name.startswith("baked.")}
+    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith("baked.")}
+    try:
+        made.encoders.load_state_dict(weights, strict=True)
+    except RuntimeError as error:
+        raise SavedError(f"The weights in {place} do not fit their description: {_first_line(error, 1)}") from None
+    if baked:
+        like = next(made.encoders.parameters(), None)
+        made.set_baked({name: table if like is None else table.to(like.device) for name, table in baked.items()})
+
+
+def _read_weights(place: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
+    file = place / WEIGHTS
+    if "weights_sha256" in description:
+        if not file.exists():
+            raise SavedError(f"{place} must hold {WEIGHTS}, but does not.")
+        if _file_hash(file) != description["weights_sha256"]:
+            raise SavedError(f"{file} is damaged or was changed after it was saved: its hash is not the one in {CONFIG}.")
+        return _load(file)
+    prefix = f"{NAME}.encoders."  # a checkpoint of the Trainer: everything is in the model's own files
+    found: dict[str, Tensor] = {}
+    for part in sorted(place.glob("model*.safetensors")):
+        found |= {name[len(prefix) :]: tensor for name, tensor in _load(part).items() if name.startswith(prefix)}
+    return found
+
+
+def _load(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise SavedError(f"{file} is damaged: {error}.") from None
+
+
+def _file_hash(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _first_line(error: Exception, line: int = 0) -> str:
+    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
+    return lines[min(line, len(lines) - 1)] if lines else type(error).__name__
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A new folder beside the wanted one, whose files are moved into place when all are written."""
+    if folder.exists() and not folder.is_dir():
+        raise SavedError(f"{folder} must be a folder, but is a file.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    place.chmod(0o755)
+    try:
+        yield place
+        if not folder.exists():
+            place.rename(folder)
+            return
+        for file in sorted(place.iterdir(), key=lambda path: path.name == CONFIG):  # the description last
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers would report the attachment's weights in a checkpoint as unexpected."""
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.utils.logging.set_verbosity(before)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+import floater
+from attach_models import batch, make
+from floater.errors import AttachmentError, SavedError
+
+MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+CLASSES: dict[str, Any] = {"bert": AutoModelForMaskedLM, "marian": AutoModelForSeq2SeqLM, "roberta": AutoModelForMaskedLM}
+
+LOAD = """
+import sys, torch, transformers, floater
+from safetensors.torch import load_file, save_file
+model = floater.from_pretrained(getattr(transformers, sys.argv[1]), sys.argv[2])
+with torch.no_grad():
+    out = model(**load_file(sys.argv[3])).logits
+save_file({"out": out}, sys.argv[4])
+"""
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
+    model, inputs = make("bert"), batch("bert")
+    floater.attach(model, MOVING)
+    floater.save_pretrained(model, tmp_path / "saved")
+    return model, inputs, tmp_path / "saved"
+
+
+@pytest.mark.parametrize("baked", [False, True])
+@pytest.mark.parametrize("positions", ["keep", "replace"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_saved_models_come_back_the_same(name: str, positions: Any, baked: bool, tmp_path: Path) -> None:
+    model, inputs = make(name), batch(name)
+    made = floater.attach(model, MOVING, positions=positions)
+    if baked:
+        made.bake(16)
+    floater.save_pretrained(model, tmp_path / "out")
+    back = floater.from_pretrained(CLASSES[name], tmp_path / "out")
+    again = floater.attachment(back)
+    assert again is not None
+    assert again.baked_length == (16 if baked else None)
+    with torch.no_grad():
+        assert torch.equal(back(**inputs).logits, model(**inputs).logits)
+    suffixes = {file.suffix for file in (tmp_path / "out").iterdir()}
+    assert suffixes <= {".json", ".safetensors", ".md"}, "nothing but JSON, safetensors and the card"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"{made.num_parameters():,}" in card
+    assert "floater.from_pretrained" in card
+
+
+@pytest.mark.slow
+def test_a_new_process_gives_identical_outputs(saved: Any, tmp_path: Path) -> None:
+    model, inputs, folder = saved
+    save_file(inputs, tmp_path / "in.safetensors")
+    arguments = ["AutoModelForMaskedLM", folder, tmp_path / "in.safetensors", tmp_path / "out.safetensors"]
+    subprocess.run([sys.executable, "-c", LOAD, *map(str, arguments)], check=True)
+    with torch.no_grad():
+        assert torch.equal(load_file(tmp_path / "out.safetensors")["out"], model(**inputs).logits)
+
+
+def test_the_base_alone_still_loads_the_hugging_face_way(saved: Any) -> None:
+    model, inputs, folder = saved
+    plain = AutoModelForMaskedLM.from_pretrained(folder)
+    made = floater.attachment(model)
+    assert made is not None
+    with torch.no_grad(), made.disabled():
+        assert torch.equal(plain(**inputs).logits, model(**inputs).logits)
+
+
+def test_saving_over_a_folder_replaces_it_whole(saved: Any) -> None:
+    model, inputs, folder = saved
+    made: Any = floater.attachment(model)
+    with torch.no_grad():
+        made.encoder.initial += 1.0
+    floater.save_pretrained(model, folder)
+    assert [path for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+    back = floater.from_pretrained(AutoModelForMaskedLM, folder)
+    with torch.no_grad():
+        assert torch.equal(back(**inputs).logits, model(**inputs).logits)
+
+
+def test_attachment_alone_knows_its_base(tmp_path: Path) -> None:
+    model, inputs = make("bert"), batch("bert")
+    model.save_pretrained(tmp_path / "base")
+    floater.attach(model, MOVING)
+    floater.save_pretrained(model, tmp_path / "adapter", base=False)
+    assert not (tmp_path / "adapter" / "model.safetensors").exists()
+    back = floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "adapter", base=tmp_path / "base")
+    with torch.no_grad():
+        assert torch.equal(back(**inputs).logits, model(**inputs).logits)
+    other = make("bert")
+    with torch.no_grad():
+        other.bert.embeddings.word_embeddings.weight[3, 3] += 1e-3
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(SavedError, match="was made for another base"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "adapter", base=tmp_path / "other")
+
+
+def damage(folder: Path, how: str) -> None:
+    weights, config = folder / "floater.safetensors", folder / "floater_config.json"
+    if how == "truncated":
+        weights.write_bytes(weights.read_bytes()[:200])
+    elif how == "changed":
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(bytes(data))
+    elif how == "gone":
+        weights.unlink()
+    elif how == "json":
+        config.write_text("{", encoding="utf-8")
+    elif how == "newer":
+        config.write_text(json.dumps({**json.loads(config.read_text()), "format": 99}), encoding="utf-8")
+    elif how == "incomplete":
+        config.write_text(json.dumps({"format": 1}), encoding="utf-8")
+    elif how == "mismatched":
+        tensors = {key: tensor[..., :-1].contiguous() for key, tensor in load_file(weights).items()}
+        save_file(tensors, weights)
+        description = json.loads(config.read_text())
+        del description["weights_sha256"]
+        config.write_text(json.dumps(description), encoding="utf-8")
+    elif how == "base":
+        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:300])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("truncated", r"floater.safetensors is damaged or was changed after it was saved"),
+        ("changed", r"floater.safetensors is damaged or was changed after it was saved"),
+        ("gone", r"must hold floater.safetensors, but does not"),
+        ("json", r"floater_config.json is damaged"),
+        ("newer", r"Format 99 with encoder 'flow' is not one this version reads"),
+        ("incomplete", r"description of the attachment is not complete: 'encoder'"),
+        ("mismatched", r"do not fit their description"),
+        ("base", r"The base model at .* cannot be loaded"),
+    ],
+)
+def test_damaged_folders_are_refused_in_one_line(saved: Any, how: str, message: str) -> None:
+    _, _, folder = saved
+    damage(folder, how)
+    with pytest.raises(SavedError, match=message) as caught:
+        floater.from_pretrained(AutoModelForMaskedLM, folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(SavedError, match="must be a folder with a saved model, but there is none"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SavedError, match=r"must hold floater_config\.json"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "empty")
+    plain = make("bert")
+    plain.save_pretrained(tmp_path / "plain")
+    with pytest.raises(SavedError, match="holds a model without an attachment"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "plain")
+    with pytest.raises(AttachmentError, match="has no attachment"):
+        floater.save_pretrained(plain, tmp_path / "x")
+    floater.attach(plain, MOVING)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SavedError, match="must be a folder, but is a file"):
+        floater.save_pretrained(plain, tmp_path / "file")
