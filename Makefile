@@ -14,10 +14,10 @@ demo: $(STAMP)  ## what FLOATER is, in a minute, on embedded data
 	$(BIN)/floater demo
 
 test: $(STAMP)  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 test-fast: $(STAMP)  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 lint: $(STAMP)  ## linter, formatter and type checker
 	$(BIN)/ruff check .

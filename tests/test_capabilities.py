@@ -12,7 +12,7 @@ def test_table_1_comes_out_as_the_paper_says() -> None:
     assert found["Sinusoidal"] == (True, False, True)
     assert found["Learned table"] == (False, True, False)
     assert found["FLOATER (flow)"] == (True, True, True)
-    assert found["Recurrent, 2 layers, vector"] == (True, True, True)
+    assert found["RNN, 2 layers, vector"] == (True, True, True)
     assert found["No position"] == (True, False, True)
 
 

@@ -21,6 +21,7 @@ CLASSES: dict[str, Any] = {"bert": AutoModelForMaskedLM, "marian": AutoModelForS
 LOAD = """
 import sys, torch, transformers, floater
 from safetensors.torch import load_file, save_file
+torch.set_num_threads(int(sys.argv[5]))  # how a product is cut into threads decides its last bit
 model = floater.from_pretrained(getattr(transformers, sys.argv[1]), sys.argv[2])
 with torch.no_grad():
     out = model(**load_file(sys.argv[3])).logits
@@ -62,7 +63,8 @@ def test_saved_models_come_back_the_same(name: str, positions: Any, baked: bool,
 def test_a_new_process_gives_identical_outputs(saved: Any, tmp_path: Path) -> None:
     model, inputs, folder = saved
     save_file(inputs, tmp_path / "in.safetensors")
-    arguments = ["AutoModelForMaskedLM", folder, tmp_path / "in.safetensors", tmp_path / "out.safetensors"]
+    threads = torch.get_num_threads()
+    arguments = ["AutoModelForMaskedLM", folder, tmp_path / "in.safetensors", tmp_path / "out.safetensors", threads]
     subprocess.run([sys.executable, "-c", LOAD, *map(str, arguments)], check=True)
     with torch.no_grad():
         assert torch.equal(load_file(tmp_path / "out.safetensors")["out"], model(**inputs).logits)

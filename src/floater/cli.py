@@ -44,9 +44,9 @@ def demo(
         f"{solved.more_evaluations} more evaluations, first half equal to the bit: {solved.prefix_equal}.\n"
     )
     console.print("2. What each encoding can do (every cell is the outcome of a check that just ran):")
-    table = Table(caption="small: as many parameters for twice the length; h: without the starting points p(0)")
-    for heading in ("encoding", "inductive", "learned", "small", "parameters", "of h"):
-        table.add_column(heading, justify="right" if heading in ("parameters", "of h") else "left", no_wrap=True)
+    table = Table(caption="small: as many parameters for twice the length; of h: without the starting points p(0)")
+    for heading in ("encoding", "inductive", "learned", "small", "weights", "of h"):
+        table.add_column(heading, justify="right" if heading in ("weights", "of h") else "left", no_wrap=True)
     steps = tour(length, dim, seed)
     rows = list(track(steps, description="   checking", console=console, transient=True, total=len(steps)))
     mark = {True: "[green]yes[/green]", False: "[red]no[/red]"}

@@ -39,12 +39,12 @@ def candidates(length: int) -> dict[str, EncoderConfig]:
     """The encoders of the table, each set up to be trained on sequences of `length`."""
     return {
         "Sinusoidal": SinusoidalConfig(),
-        "Sinusoidal, block term": SinusoidalConfig(block_term=True),
+        "Sinusoidal + block": SinusoidalConfig(block_term=True),
         "Learned table": LearnedConfig(max_length=length),
-        "Recurrent, 1 layer, scalar": RecurrentConfig(),
-        "Recurrent, 2 layers, scalar": RecurrentConfig(layers=2),
-        "Recurrent, 1 layer, vector": RecurrentConfig(input="vector"),
-        "Recurrent, 2 layers, vector": RecurrentConfig(layers=2, input="vector"),
+        "RNN, 1 layer, scalar": RecurrentConfig(),
+        "RNN, 2 layers, scalar": RecurrentConfig(layers=2),
+        "RNN, 1 layer, vector": RecurrentConfig(input="vector"),
+        "RNN, 2 layers, vector": RecurrentConfig(layers=2, input="vector"),
         "No position": NoPositionConfig(),
         "FLOATER (flow)": FlowConfig(zero_init=False, initial_scale=0.02),
     }
