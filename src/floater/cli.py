@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +15,20 @@ from rich.table import Table
 
 from .errors import FloaterError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"floater {version('floater-transformers')}")
+        raise typer.Exit
+
+
 @app.callback()
-def floater() -> None:
+def floater(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
     """FLOATER: position encodings as the solution of a learned ODE."""
 
 
@@ -78,6 +87,9 @@ def main() -> None:
         app()
     except FloaterError as error:
         typer.echo(f"floater: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        typer.echo(f"floater: {error.filename or 'a file'} cannot be used: {error.strerror or error}.", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo(f"floater: stopped after {time.perf_counter() - started:.0f} s.", err=True)

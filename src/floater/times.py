@@ -57,7 +57,10 @@ def check_times(times: Tensor | Sequence[float], *, ordered: bool = False, name:
 
 def as_tensor(values: Tensor | Sequence[float]) -> Tensor:
     """A tensor as it is; anything else in float64, where torch by itself would round Python's numbers to float32."""
-    tensor = torch.as_tensor(values)
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TimesError(f"`times` must be real numbers, but are {type(values).__name__} ({error}).") from None
     if isinstance(values, Tensor) or not tensor.is_floating_point():
         return tensor
     return torch.as_tensor(values, dtype=torch.float64)

@@ -271,8 +271,11 @@ class Attachment(nn.Module):
             offset = self.stack(stack).layout.own_offset
             if self.layout.rule == "padding":
                 offset += (1 if self.padding is None else self.padding) + 1
+            limit = own.limit(offset)
             if isinstance(places.index, Span):
                 own.check(places.index.first + places.index.length, offset)
+            elif not torch.compiler.is_compiling() and (places.bound is None or (limit is not None and places.bound > limit)):
+                own.check(int(places.index.max()) + 1, offset)
 
     def passage(self, session: hooks.Session, own: Places, source: Places | None) -> Passage:
         """The encodings that one forward through a stack needs."""
@@ -293,6 +296,11 @@ class Attachment(nn.Module):
     def tables(self, length: int) -> dict[str, Tensor]:
         """Encodings [≥ length, sites, dim] of positions 0, 1, …, by group of sites."""
         if self._baked:
+            if self.training and torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters()):
+                raise AttachmentError(
+                    "A baked attachment cannot be trained: its encodings are stored; call unbake() first, or freeze it "
+                    "with attachment.requires_grad_(False)."
+                )
             baked = self.baked_tables()
             if not torch.compiler.is_compiling() and length > (self.baked_length or 0):
                 raise LengthError(
@@ -409,6 +417,10 @@ def _head_size(base: nn.Module, dim: int) -> int:
 def _as_rows(times: Any, name: str) -> Tensor | None:
     if times is None:
         return None
+    if isinstance(times, Tensor) and times.requires_grad:
+        raise ArgumentError(
+            f"`{name}` must not require gradients, but do; call attachment.encoder(times) where times are to be learned."
+        )
     checked = check_times(times, name=name)
     if checked.dim() > 2 or checked.dim() == 0:
         raise ArgumentError(f"`{name}` must have shape [length] or [batch, length], but has {tuple(checked.shape)}.")

@@ -164,7 +164,8 @@ class Block:
         for group in self.by_call.values():
             for place in group:
                 if place.layer is not None:
-                    place.layer.slot.clear()  # type: ignore[union-attr, operator]
+                    slot: Any = place.layer.slot
+                    slot.take()
 
 
 class Unlimited:

@@ -205,6 +205,6 @@ def _candidates(model: nn.Module) -> str:
     names = {
         re.sub(r"\.\d+(?=\.|\Z)", ".*", name): None
         for name, module in model.named_modules()
-        if type(module).__name__ in ("Linear", "Conv1D") and re.search(r"att|query|key|value|[qkv]_|qkv", name)
+        if type(module).__name__ in ("Linear", "Conv1D") and re.search(r"att|query|key|value|[qkv]_|qkv", name, re.IGNORECASE)
     }
     return "Candidates: " + (", ".join(names) if names else "none found") + "."

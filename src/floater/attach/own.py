@@ -20,7 +20,24 @@ class _Switch:
         self.on = True
 
 
-class _Silent:
+class _Exchanged:
+    """A class made from a mixin and a module's own class; pickles and copies are made from the two."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        mixin, plain = type(self).__bases__
+        return _revive, (mixin, plain), self.__dict__
+
+
+def exchanged(mixin: type, plain: type) -> type:
+    """The class that behaves like `plain` but for what `mixin` changes."""
+    return type(f"{mixin.__name__[1:]}{plain.__name__}", (mixin, plain), {})
+
+
+def _revive(mixin: type, plain: type) -> object:
+    return object.__new__(exchanged(mixin, plain))
+
+
+class _Silent(_Exchanged):
     """A position table that answers zero, in a shape that fits any length."""
 
     switch: _Switch
@@ -32,7 +49,7 @@ class _Silent:
         return like.new_zeros(1, 1, like.shape[-1])
 
 
-class _SilentParameter:
+class _SilentParameter(_Exchanged):
     """ViT's embeddings, which add a parameter: asked to interpolate it, they get zeros of any size."""
 
     switch: _Switch
@@ -49,7 +66,7 @@ class _SilentParameter:
         return embeddings.new_zeros(1, 1, embeddings.shape[-1])
 
 
-class _Growing:
+class _Growing(_Exchanged):
     """Marian's sinusoid ([sin | cos] halves), continued past the last row of its table by the formula that made it."""
 
     switch: _Switch
@@ -89,7 +106,7 @@ class Own:
         mixin = silent if replace else kept
         self._frozen: list[nn.Parameter] = []
         if mixin is not None:
-            module.__class__ = type(f"{mixin.__name__[1:]}{self._plain.__name__}", (mixin, self._plain), {})
+            module.__class__ = exchanged(mixin, self._plain)
             module.switch = self.switch  # type: ignore[assignment]
         if replace:  # nothing flows through these any more; an optimiser or DDP must not wait for it
             named = "position_embeddings" if kind == "parameter" else "weight"

@@ -53,17 +53,17 @@ class Passage:
         slot: Any = place.layer.slot  # type: ignore[union-attr]
         if self.turns is not None:
             parts = tuple("qkv".index(part) for part in place.parts) if place.fused else ()
-            slot.turned = (self.turns.cosine, self.turns.sine, parts)
+            slot.put(None, (self.turns.cosine, self.turns.sine, parts))
             return
         axis = self.source if place.axis == "source" else self.own
         if axis is None:
             return
         if not place.fused:
-            slot.added = axis.encodings(place.first, like)
+            slot.put(axis.encodings(place.first, like), None)
             return
         found = {part: axis.encodings(place.first + i, like) for i, part in enumerate(place.parts)}
         blank = torch.zeros_like(next(iter(found.values()))) if len(found) < 3 else None
-        slot.added = torch.cat([found.get(part, blank) for part in "qkv"], -1)  # type: ignore[misc]
+        slot.put(torch.cat([found.get(part, blank) for part in "qkv"], -1), None)  # type: ignore[misc]
 
     def add(self, place: Place, hidden: Tensor) -> Tensor:
         """Add the encoding of what enters a block."""

@@ -5,6 +5,7 @@ The classes below take the place of a layer's own class; parameters, names and h
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -13,25 +14,39 @@ from transformers.pytorch_utils import Conv1D
 
 from ..errors import LayoutError
 
+Turned = tuple[Tensor, Tensor, tuple[int, ...]]
+"""Cosine and sine [(B,) L, 1, head/2], and which thirds of a fused projection they turn."""
+
 
 class Slot:
-    """What the block in front hands to a projection for the next call. Empty in copies."""
+    """What the block in front hands to a projection for the next call, in the same thread. Empty in copies.
+
+    `added` is a bias by position: [L, out], or [B, L, out] where rows of a batch stand at different positions.
+    """
 
     def __init__(self) -> None:
-        self.added: Tensor | None = None
-        """Bias by position: [L, out], or [B, L, out] where rows of a batch stand at different positions."""
-        self.turned: tuple[Tensor, Tensor, tuple[int, ...]] | None = None
-        """Cosine and sine [(B,) L, 1, head/2], and which thirds of a fused projection they turn."""
+        self._threads = threading.local()
+        self._traced: tuple[Tensor | None, Turned | None] = (None, None)  # a graph is traced by one thread
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
-        return Slot()
+    def put(self, added: Tensor | None, turned: Turned | None) -> None:
+        """Hand over."""
+        if torch.compiler.is_compiling():
+            self._traced = (added, turned)
+        else:
+            self._threads.value = (added, turned)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"added": None, "turned": None}
+    def take(self) -> tuple[Tensor | None, Turned | None]:
+        """What was handed over, once."""
+        if torch.compiler.is_compiling():
+            value = self._traced
+            self._traced = (None, None)
+            return value
+        value = getattr(self._threads, "value", (None, None))
+        self._threads.value = (None, None)
+        return value
 
-    def clear(self) -> None:
-        """Forget what was handed over."""
-        self.added = self.turned = None
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slot, ()
 
 
 class PositionedLinear(nn.Linear):
@@ -40,10 +55,9 @@ class PositionedLinear(nn.Linear):
     slot: Slot
 
     def forward(self, input: Tensor) -> Tensor:
-        added, turned = self.slot.added, self.slot.turned
+        added, turned = self.slot.take()
         if added is None and turned is None:
             return super().forward(input)
-        self.slot.clear()
         if turned is not None:
             return _turn(super().forward(input), *turned)
         assert added is not None
@@ -58,10 +72,9 @@ class PositionedConv1D(Conv1D):
     slot: Slot
 
     def forward(self, x: Tensor) -> Tensor:
-        added, turned = self.slot.added, self.slot.turned
+        added, turned = self.slot.take()
         if added is None and turned is None:
             return self._own(x)
-        self.slot.clear()
         if turned is not None:
             return _turn(self._own(x), *turned)
         assert added is not None

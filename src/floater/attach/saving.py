@@ -94,6 +94,8 @@ def from_pretrained(
         base: where the base is, if the folder holds the attachment only; the name that was stored unless given.
         **kwargs: passed to the class's own `from_pretrained`.
     """
+    if not hasattr(auto_class, "from_pretrained"):
+        raise SavedError(f"`auto_class` must be a model class such as AutoModelForMaskedLM, but is {auto_class!r}.")
     place = Path(folder)
     if not place.is_dir():
         raise SavedError(f"{place} must be a folder with a saved model, but there is none.")
@@ -104,7 +106,8 @@ def from_pretrained(
         try:
             model = auto_class.from_pretrained(where, use_safetensors=True, **kwargs)
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-            raise SavedError(f"The base model at {where} cannot be loaded: {_first_line(error)}") from None
+            hint = "" if included or base is not None else " Give base=… with the folder of the base model."
+            raise SavedError(f"The base model at {where} cannot be loaded: {_first_line(error)}{hint}") from None
     if not included and fingerprint(model) != description["base"]["fingerprint"]:
         raise SavedError(
             f"The attachment in {place} was made for another base ({description['base']['name']}): the weights of {where} "

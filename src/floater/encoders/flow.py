@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..dynamics import ActivationName, MLPDynamics
 from ..errors import ArgumentError
-from ..ode import Dopri5, Trajectory
+from ..ode import Dopri5, Trajectory, outside_graphs
 from ..ode import Solver as AnySolver
 from ..times import check_times
 from .base import Count, Encoder, EncoderConfig, Positive
@@ -103,17 +104,22 @@ class Flow(Encoder):
     def forward(self, times: Tensor) -> Tensor:
         if torch.is_inference_mode_enabled():  # what is made here must serve training too
             with torch.inference_mode(False), torch.no_grad():
-                return self._encode(times.clone())
+                return self._encode(check_times(times).clone())
         return self._encode(times)
 
+    @outside_graphs
     def _encode(self, times: Tensor) -> Tensor:
+        with _lock:
+            return self._encoded(check_times(times))
+
+    def _encoded(self, times: Tensor) -> Tensor:
         tensors = [*self.parameters(), *self.buffers()]
         if self.keep_for > 1 and self.training:
             if self._kept is None or not self._kept.fits(tensors) or self._kept.age() >= self.keep_for:
                 self._kept = self._exact(tensors)
-            encodings = self._kept.trajectory(check_times(times))
+            encodings = self._kept.trajectory(times)
             return encodings if self._kept.equals(tensors) else encodings.detach()
-        return self._exact(tensors).trajectory(check_times(times))
+        return self._exact(tensors).trajectory(times)
 
     def _exact(self, tensors: list[Tensor]) -> _Solution:
         """The solution for the weights as they are now."""
@@ -181,3 +187,4 @@ class _StepCounter:
 
 
 _steps = _StepCounter()
+_lock = threading.RLock()  # threads that share a model share its solution

@@ -29,5 +29,4 @@ class NoPosition(Encoder):
         self.register_buffer("like", torch.zeros(()), persistent=False)
 
     def forward(self, times: Tensor) -> Tensor:
-        check_times(times)
-        return self.like.expand(*times.shape, self.sites, self.dim)
+        return self.like.expand(*check_times(times).shape, self.sites, self.dim)

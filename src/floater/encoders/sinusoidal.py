@@ -42,7 +42,7 @@ class Sinusoidal(Encoder):
         # Phases are float64 whatever the model's type; where a device has no float64 they are made on the CPU.
         device = self.like.device if self.like.device.type != "mps" else torch.device("cpu")
         index = check_times(times).to(device) / self.delta
-        waves = self._waves(index).unsqueeze(-2).expand(*times.shape, self.sites, self.dim)
+        waves = self._waves(index).unsqueeze(-2).expand(*index.shape, self.sites, self.dim)
         if self.config.block_term:
             waves = waves + self._waves(torch.tensor(self.blocks, dtype=torch.float64, device=device))
         return waves.to(self.like)

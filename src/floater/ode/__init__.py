@@ -10,6 +10,7 @@ from .path import Path as Path
 from .solve import Gradient as Gradient
 from .solve import ProvidesField as ProvidesField
 from .solve import Trajectory as Trajectory
+from .solve import outside_graphs as outside_graphs
 from .solve import solve as solve
 from .solve import trajectory as trajectory
 from .solvers import RK4 as RK4

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
 from .fields import CallableField, Dynamics
 from .path import Path, evaluate
 from .solvers import Solver
@@ -38,8 +39,8 @@ class Discrete(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_second_order()
         path: Path = ctx.path
         with _full_precision(path):
             outputs = _Outputs(path, ctx.sorted_times, ctx.order, gradient.contiguous())
@@ -189,8 +190,8 @@ class Adjoint(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_second_order()
         (out,) = ctx.saved_tensors
         ctx.dynamics.check_unchanged()
         with _full_precision(ctx.path):
@@ -270,6 +271,15 @@ def replay(path: Path, dynamics: Dynamics, initial: Tensor, begin: int, state: T
         polynomials.append(torch.cat((state.unsqueeze(0), sums)))
         state = state + sums.sum(0)
     return polynomials
+
+
+def _refuse_second_order() -> None:
+    """Gradients are enabled inside a backward only when a second one is to follow."""
+    if torch.is_grad_enabled():
+        raise ArgumentError(
+            'Second derivatives (create_graph=True) need gradient="autograd", but this solution was made with another; '
+            'solve with gradient="autograd".'
+        )
 
 
 def _full_precision(path: Path) -> AbstractContextManager[None]:

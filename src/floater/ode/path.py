@@ -202,7 +202,8 @@ class Path:
                 raise self._trouble(
                     TooManySteps,
                     f"{self.solver.max_steps} steps did not reach time {end:g}",
-                    "raise `max_steps`, loosen the tolerance, or give the dynamics a bounded view of time",
+                    "stiff dynamics (fast decay, large weights) are not for explicit solvers: lower the weights; else raise "
+                    "`max_steps`, loosen the tolerance, or give the dynamics a bounded view of time",
                 )
             length = self._step or 1.0
         else:

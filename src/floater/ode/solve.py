@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
@@ -18,10 +19,11 @@ from .solvers import Adaptive, Dopri5, FixedStep, Solver
 
 Gradient = Literal["discrete", "adjoint", "autograd"]
 _Function = TypeVar("_Function", bound=Callable[..., object])
+_ONE_AT_A_TIME = threading.RLock()  # trajectories grow when they are called; threads may share one
 _GRADIENTS = ("discrete", "adjoint", "autograd")
 
 
-def _outside_graphs(function: _Function) -> _Function:
+def outside_graphs(function: _Function) -> _Function:
     """Let a compiled model call this as ordinary Python: how many steps it takes is data."""
     return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
@@ -57,7 +59,7 @@ class Trajectory:
         keep_dense: bool,
         keep_stages: bool | None = None,
     ) -> None:
-        _check_arguments(initial, solver, gradient, start)
+        _check_arguments(dynamics, initial, solver, gradient, start)
         self._dynamics = dynamics
         self._root = initial
         self._gradient = gradient
@@ -120,10 +122,13 @@ class Trajectory:
         """Whether gradients can be taken through calls of this trajectory."""
         return self._gradient != "discrete" or self._path.keep_stages
 
-    @_outside_graphs
+    @outside_graphs
     def __call__(self, times: Tensor) -> Tensor:
         """States [*times.shape, *initial.shape] at `times` ≥ start."""
-        times = as_tensor(times)
+        with _ONE_AT_A_TIME:
+            return self._evaluate(as_tensor(times))
+
+    def _evaluate(self, times: Tensor) -> Tensor:
         flat = _numbers(times)
         if len(flat) and flat.min() < self.start:
             raise TimesError(f"`times` must not lie before start = {self.start:g}, but contain {flat.min():g}.")
@@ -200,7 +205,7 @@ class _LastCall:
         return self._states if same and np.array_equal(times, self._times) else None
 
 
-@_outside_graphs
+@outside_graphs
 def solve(
     dynamics: Dynamics,
     initial: Tensor,
@@ -245,7 +250,7 @@ def solve(
     return whole(times)
 
 
-@_outside_graphs
+@outside_graphs
 def trajectory(
     dynamics: Dynamics,
     initial: Tensor,
@@ -290,12 +295,16 @@ def _numbers(times: Tensor) -> np.ndarray:
     return flat
 
 
-def _check_arguments(initial: Tensor, solver: Solver, gradient: str, start: float) -> None:
+def _check_arguments(dynamics: object, initial: Tensor, solver: Solver, gradient: str, start: float) -> None:
+    if not callable(dynamics):
+        raise ArgumentError(f"`dynamics` must be a module or a function h(t, p), but is {dynamics!r}.")
     if not isinstance(initial, Tensor) or not initial.is_floating_point():
         kind = initial.dtype if isinstance(initial, Tensor) else type(initial).__name__
         raise ArgumentError(f"`initial` must be a tensor of floating-point numbers, but is {kind}.")
     if initial.numel() == 0:
         raise ArgumentError(f"`initial` must hold at least one number, but has shape {tuple(initial.shape)}.")
+    if not bool(torch.isfinite(initial.detach()).all()):
+        raise ArgumentError("`initial` must be finite, but contains NaN or infinity.")
     if not isinstance(solver, (Adaptive, FixedStep)):
         raise ArgumentError(f"`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is {solver!r}.")
     if gradient not in _GRADIENTS:
