@@ -106,7 +106,7 @@ class Attachment(nn.Module):
             seen: dict[int, hooks.Block] = {}
             for block in stack.blocks:
                 if id(block.module) not in seen:
-                    seen[id(block.module)] = hooks.Block(self, stack.name, first=block.number == 1)
+                    seen[id(block.module)] = hooks.Block(self)
                     self._handles.append(hooks.pre(block.module, seen[id(block.module)]))
                 seen[id(block.module)].by_call[block.number] = block.places
         if len(plan.stacks) > 1:

@@ -134,8 +134,8 @@ class _Opening:
 class Block:
     """Entry of a block: add to what enters, fill the slots of its projections."""
 
-    def __init__(self, attachment: Attachment, stack: str, first: bool) -> None:
-        self._attachment, self._stack = attachment, stack
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
         self.by_call: dict[int, tuple[Place, ...]] = {}
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
