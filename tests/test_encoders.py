@@ -383,3 +383,30 @@ def test_self_attention_is_permutation_equivariant_until_positions_are_added() -
     positions = flow(1, 8).double().table(12)[:, 0]
     with_positions = block(x + positions)[permutation] - block(x[permutation] + positions)
     assert with_positions.abs().max() > 1e-3
+
+
+def test_a_recurrent_encoder_steps_once_as_long_as_its_weights_stay() -> None:
+    encoder = RecurrentConfig(layers=2, input="vector").build(3, 8)
+    steps = 0
+    plain = encoder._step
+
+    def counted(position: int, state: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        return plain(position, state)
+
+    encoder._step = counted  # type: ignore[method-assign]
+    with torch.inference_mode():
+        first = encoder.table(20)
+        assert steps == 19
+        assert torch.equal(encoder.table(30)[:20], first)
+        assert steps == 29
+    learned = encoder.table(30)
+    assert learned.requires_grad
+    assert torch.equal(learned, encoder.table(30).detach())
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.data.add_(0.01)
+        changed = encoder.table(20)
+        assert not torch.equal(changed, first)
+        assert torch.equal(changed, copy.deepcopy(encoder).table(20))

@@ -80,6 +80,72 @@ def demo(
     console.print(f"\n3. Heat maps of the encodings, as they are before any training: [bold]{path}[/bold]")
 
 
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100.")
+]
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="A config file, such as configs/translation/multi30k-sinusoidal.yaml.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/<name of the config> unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier start of this run was stopped.")] = False,
+    override: Overrides = None,
+) -> None:
+    """Train what a config describes, then average, evaluate and keep everything in a run folder."""
+    from .tasks import task_of  # noqa: PLC0415  (torch is slow to import)
+
+    task = task_of(config, override or [])
+    task.train(out or Path("runs") / config.stem, resume=resume, console=Console(stderr=True))
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Source sentences, one a line (.gz works); the run's test set unless given.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(help="Their references.")] = None,
+    length_bins: Annotated[str, typer.Option(help="Edges of bins of source length in tokens, e.g. 80,100,120,140.")] = "",
+    paper_bleu: Annotated[bool, typer.Option("--paper-bleu", help="Also the paper's tokenised BLEU.")] = False,
+    beam: Annotated[int | None, typer.Option(min=1, help="Width of the beam; the run's unless given.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Another run: paired bootstrap of this one against it.")] = None,
+    name: Annotated[
+        str, typer.Option(help="Name under which predictions and scores are kept; that of the file unless given.")
+    ] = "",
+) -> None:
+    """Translate a test set and score it."""
+    from .tasks.translation import commands  # noqa: PLC0415
+
+    commands.evaluate(run, source, target, length_bins, paper_bleu, beam, against, name, console)
+
+
+@app.command()
+def translate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    input: Annotated[Path | None, typer.Option(help="File to translate, one sentence a line; standard input unless given.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write; standard output unless given.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, help="Width of the beam; the run's unless given.")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Lines that are sorted by length and translated together.")] = 1000,
+) -> None:
+    """Translate lines; order and empty lines are kept."""
+    from .tasks.translation import commands  # noqa: PLC0415
+
+    commands.translate(run, input, output, beam, window)
+
+
+@app.command()
+def average(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder for the averaged model; the run's own model unless given.")] = None,
+) -> None:
+    """Average the weights of the last checkpoints of a run."""
+    from .tasks.translation import commands  # noqa: PLC0415
+
+    console.print(f"wrote {commands.average(run, last, out)}", highlight=False)
+
+
 def main() -> None:
     """Entry point: mistakes of the user end in one line and exit code 2."""
     started = time.perf_counter()

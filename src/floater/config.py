@@ -28,6 +28,9 @@ def explain(config: type[BaseModel], error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"]) or config.__name__
     known = list(config.model_fields)
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, ConfigError):
+        return f"{key}: {inner}{more}" if first["loc"] else f"{inner}{more}"
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}."

@@ -25,6 +25,14 @@ class LengthError(ArgumentError):
     """A position lies past what an encoder (or a baked table) can serve."""
 
 
+class DataError(ArgumentError):
+    """A data file is missing, malformed or does not fit its partner."""
+
+
+class RunError(FloaterError, RuntimeError):
+    """A run folder is missing, in the way, or does not hold what is asked of it."""
+
+
 class LayoutError(ArgumentError):
     """The places to attach to cannot be found in a model, or do not fit."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -129,6 +129,27 @@ class Flow(Encoder):
             solution = self._solution = _Solution(self, tensors)
         return solution
 
+    def kept_state(self) -> dict[str, Tensor]:
+        """With `keep_for` > 1: what a checkpoint must hold so that a resumed run keeps the same solution as long; else empty."""
+        if self._kept is None:
+            return {}
+        return {"age": torch.tensor(self._kept.age()), **{str(i): weight for i, weight in enumerate(self._kept.weights)}}
+
+    @torch.no_grad()
+    def load_kept_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up the solution that :meth:`kept_state` described."""
+        self._kept = None
+        if not state:
+            return
+        tensors = [*self.parameters(), *self.buffers()]
+        now = [tensor.detach().clone() for tensor in tensors]
+        for i, tensor in enumerate(tensors):
+            tensor.copy_(state[str(i)])
+        with torch.enable_grad():
+            self._kept = _Solution(self, tensors, age=int(state["age"]))
+        for tensor, value in zip(tensors, now, strict=True):
+            tensor.copy_(value)
+
     def dynamics_parameters(self) -> int:
         """Parameters of h alone, as the paper counts: without the starting points."""
         return sum(parameter.numel() for parameter in self.dynamics.parameters())
@@ -141,10 +162,10 @@ class Flow(Encoder):
 class _Solution:
     """A trajectory together with the weights it belongs to."""
 
-    def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
+    def __init__(self, flow: Flow, tensors: list[Tensor], age: int = 0) -> None:
         self._tensors = tensors
-        self._weights = [tensor.detach().clone() for tensor in tensors]
-        self._born = _steps.count
+        self.weights = [tensor.detach().clone() for tensor in tensors]
+        self._born = _steps.count - age
         self.trajectory = Trajectory(
             flow.dynamics,
             flow.initial,
@@ -157,18 +178,18 @@ class _Solution:
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Whether these are the same tensors, unchanged in shape, type and device, and gradients can flow where wanted."""
-        return len(tensors) == len(self._weights) and all(
+        return len(tensors) == len(self.weights) and all(
             tensor is known
             and tensor.shape == weight.shape
             and tensor.dtype == weight.dtype
             and tensor.device == weight.device
             and (self.trajectory.differentiable or not tensor.requires_grad)
-            for tensor, known, weight in zip(tensors, self._tensors, self._weights, strict=True)
+            for tensor, known, weight in zip(tensors, self._tensors, self.weights, strict=True)
         )
 
     def equals(self, tensors: list[Tensor]) -> bool:
         """Whether these are the weights of this solution, bit for bit."""
-        return all(torch.equal(tensor, weight) for tensor, weight in zip(tensors, self._weights, strict=True))
+        return all(torch.equal(tensor, weight) for tensor, weight in zip(tensors, self.weights, strict=True))
 
     def age(self) -> int:
         """Optimiser steps since this solution was made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -45,6 +45,7 @@ class Recurrent(Encoder):
         self.cells = nn.ModuleList(nn.Linear(width + dim, dim) for _ in range(config.layers))
         self.initial = nn.Parameter(torch.empty(sites, dim))
         self.register_buffer("frequencies", sinusoid_frequencies(dim).to(torch.get_default_dtype()), persistent=False)
+        self._kept: tuple[list[Tensor], list[Tensor]] = ([], [])  # weights, and the states they gave
         self.reset_parameters()
 
     @torch.no_grad()
@@ -62,12 +63,32 @@ class Recurrent(Encoder):
 
     def forward(self, times: Tensor) -> Tensor:
         index = to_index(times, self.delta, "recurrent").to(self.initial.device)
-        state: Tensor = self.initial
-        states = [state]
-        for i in range(int(index.max())):
-            state = self._step(i, state)
-            states.append(state)
-        return torch.stack(states)[index]
+        learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
+        if learning or torch.compiler.is_compiling():
+            return torch.stack(self._walk([self.initial], int(index.max()) + 1))[index]
+        with torch.inference_mode(False), torch.no_grad():  # what is kept must serve training too
+            return torch.stack(self._known(int(index.max()) + 1))[index]
+
+    def _known(self, count: int) -> list[Tensor]:
+        """The states that were found earlier with the same weights, bit for bit, and as many more as are asked for."""
+        weights, states = self._kept
+        now = [parameter.detach() for parameter in self.parameters()]
+        if len(weights) != len(now) or not all(map(_equal, weights, now)):
+            weights, states = [weight.clone() for weight in now], [self.initial.detach().clone()]
+        states = self._walk(states, count)
+        self._kept = (weights, states)
+        return states[:count]
+
+    def _walk(self, states: list[Tensor], count: int) -> list[Tensor]:
+        """States of positions 0, 1, …, at least `count` of them, given the first ones."""
+        found = list(states)
+        while len(found) < count:
+            found.append(self._step(len(found) - 1, found[-1]))
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave the known states behind."""
+        return {**self.__dict__, "_kept": ([], [])}
 
     def _step(self, position: int, state: Tensor) -> Tensor:
         if self.config.input == "scalar":
@@ -80,3 +101,7 @@ class Recurrent(Encoder):
         for layer in self.cells:
             state = torch.tanh(layer(torch.cat((seen, state), -1)))
         return state
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)

@@ -1,0 +1,1 @@
+"""Neural machine translation by the paper's protocol."""

@@ -1,0 +1,138 @@
+"""Batches by token budget, of sentences of about equal length, in a new order every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+Example = tuple[list[int], list[int]]
+IGNORED = -100
+
+
+class Examples(Dataset[Example]):
+    """Encoded pairs."""
+
+    def __init__(self, source: Sequence[list[int]], target: Sequence[list[int]]) -> None:
+        self.source, self.target = source, target
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, number: int) -> Example:
+        return self.source[number], self.target[number]
+
+    def lengths(self) -> np.ndarray:
+        """Token counts [pairs, 2]."""
+        return np.array([(len(one), len(other)) for one, other in zip(self.source, self.target, strict=True)], dtype=np.int64)
+
+
+class TokenBatches(Sampler[list[int]]):
+    """Lists of example numbers whose padded size, rows × longest sentence, stays within a budget.
+
+    The shapes of the batches are the same in every epoch; which examples of equal lengths share a batch, and the order of the
+    batches, are drawn from the seed and the epoch. Every process draws the same list and takes each `processes`-th of it. The
+    number of batches is a multiple of `together` (processes × accumulated batches): where it would not be, the largest
+    batches are halved.
+
+    Args:
+        lengths: token counts [examples, 2].
+        budget: tokens a batch.
+        seed: of the order.
+        processes, process: of how many processes this is which.
+        together: batches that make one update.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, budget: int, seed: int, *, processes: int = 1, process: int = 0, together: int = 1
+    ) -> None:
+        self._lengths, self._seed = lengths, seed
+        self._processes, self._process = processes, process
+        self._epoch = 0
+        self._order = _by_length(lengths)
+        self._cuts = _halve(_cut(lengths[self._order].max(1), budget), together)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return (len(self._cuts) - 1) // self._processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.all()[: len(self) * self._processes][self._process :: self._processes]
+
+    def all(self) -> list[list[int]]:
+        """The batches of this epoch, of all processes."""
+        random = np.random.default_rng([self._seed, self._epoch])
+        shuffled = random.permutation(len(self._lengths))
+        order = shuffled[_by_length(self._lengths[shuffled])]
+        batches = [order[first:last].tolist() for first, last in zip(self._cuts[:-1], self._cuts[1:], strict=True)]
+        return [batches[number] for number in random.permutation(len(batches))]
+
+    def padding(self) -> float:
+        """Share of the padded positions, both sides counted, that hold no token."""
+        lengths = self._lengths[self._order]
+        padded = sum(
+            (last - first) * lengths[first:last].max(0).sum() for first, last in zip(self._cuts[:-1], self._cuts[1:], strict=True)
+        )
+        return float(1 - lengths.sum() / padded)
+
+
+def _by_length(lengths: np.ndarray) -> np.ndarray:
+    """Examples by target length; sources rise within one target length and fall within the next, so that neighbours fit."""
+    source, target = lengths[:, 0], lengths[:, 1]
+    return np.lexsort((np.where(target % 2 == 0, source, -source), target))
+
+
+def _cut(longest: np.ndarray, budget: int) -> list[int]:
+    cuts, first, widest = [0], 0, 0
+    for number, length in enumerate(longest.tolist()):
+        widest = max(widest, length)
+        if number > first and (number + 1 - first) * widest > budget:
+            cuts.append(number)
+            first, widest = number, length
+    return [*cuts, len(longest)]
+
+
+def _halve(cuts: list[int], together: int) -> list[int]:
+    while (len(cuts) - 1) % together:
+        sizes = np.diff(cuts)
+        place = int(sizes.argmax())
+        if sizes[place] < 2:  # fewer examples than processes: the rest is left out
+            break
+        cuts = sorted([*cuts, cuts[place] + int(sizes[place]) // 2])
+    return cuts
+
+
+class EpochLoader(DataLoader[Example]):
+    """A DataLoader that hands the epoch on to its batch sampler."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next."""
+        if isinstance(self.batch_sampler, TokenBatches):
+            self.batch_sampler.set_epoch(epoch)
+
+
+class Collate:
+    """Rows of token numbers → the tensors a Marian model takes. `decoder_input_ids` are the labels, one place later."""
+
+    def __init__(self, pad: int, start: int) -> None:
+        self.pad, self.start = pad, start
+
+    def __call__(self, rows: Sequence[Example]) -> dict[str, Tensor]:
+        source = padded([one for one, _ in rows], self.pad)
+        return {
+            "input_ids": source,
+            "attention_mask": source.ne(self.pad).to(torch.int64),
+            "decoder_input_ids": padded([[self.start, *other[:-1]] for _, other in rows], self.pad),
+            "labels": padded([other for _, other in rows], IGNORED),
+        }
+
+
+def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

@@ -1,0 +1,116 @@
+"""What the command line does with translation runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+from ...errors import ArgumentError, DataError, RunError
+from ...files import read_lines, write_text
+from ...training.records import RunFolder
+from ...training.trainer import checkpoints
+from . import corpus, run
+from .config import Split, TranslationConfig
+from .corpus import Pairs
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation run that a config describes."""
+
+    config: TranslationConfig
+
+    def train(self, path: Path, *, resume: bool, console: Console) -> RunFolder:
+        return run.train(self.config, path, resume=resume, console=console)
+
+
+def evaluate(
+    path: Path,
+    source: Path | None,
+    target: Path | None,
+    length_bins: str,
+    paper_bleu: bool,
+    beam: int | None,
+    against: Path | None,
+    name: str,
+    console: Console,
+) -> None:
+    """Translate and score a test set; optionally compare with another run."""
+    folder = RunFolder.existing(path)
+    pairs, label = _pairs(folder, source, target)
+    label = name or label
+    scores = run.evaluate(folder, pairs, name=label, edges=_edges(length_bins), paper=paper_bleu, beam=beam)
+    console.print(run.describe(scores), highlight=False)
+    if against is None:
+        return
+    other = RunFolder.existing(against)
+    if scores["data"] != other.scores().get(label, {}).get("data") or scores["beam"] != other.scores()[label]["beam"]:
+        run.evaluate(other, pairs, name=label, beam=beam)
+    found = run.compare(other, folder, label)
+    folder.add_scores(f"{label} against {other.path.name}", found)
+    console.print(
+        f"against {against}: {found['difference']:+.2f} BLEU (95 % {found['low']:+.2f} to {found['high']:+.2f}, "
+        f"p = {found['p_value']:.3f}; {found['signature']})",
+        highlight=False,
+    )
+
+
+def _pairs(folder: RunFolder, source: Path | None, target: Path | None) -> tuple[Pairs, str]:
+    config, _ = run.settings(folder.path)
+    if (source is None) != (target is None):
+        raise ArgumentError("`--source` and `--target` belong together, but only one was given.")
+    if source is not None:
+        data = config.data.model_copy(update={"hub": None, "test": Split(source=source, target=target)})
+        found = corpus.load(data, "test")
+        assert found is not None
+        return found, source.name.removesuffix(".gz").rsplit(".", 1)[0]
+    found = corpus.load(config.data, "test")
+    if found is None:
+        raise DataError(f"The config of {folder.path} names no test set; give --source and --target.")
+    return found, "test"
+
+
+def _edges(text: str) -> list[int]:
+    if not text:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"`--length-bins` must be whole numbers with commas between, but is {text!r}.") from None
+
+
+def translate(path: Path, source: Path | None, output: Path | None, beam: int | None, window: int) -> None:
+    """Translate a file or standard input."""
+    config, translator = run.load(path)
+    if beam is not None:
+        translator.config = config.decoding.model_copy(update={"beam": beam})
+    lines = _typed(sys.stdin) if source is None else iter(read_lines(source))
+    made = translator.stream(lines, window=window)
+    if output is not None:
+        write_text(output, "".join(f"{line}\n" for line in made))
+        return
+    for line in made:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def _typed(stream: TextIO) -> Iterator[str]:
+    try:
+        for line in stream:
+            yield line.rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"Standard input must be UTF-8, but {error}.") from None
+
+
+def average(path: Path, last: int, out: Path | None) -> Path:
+    """Average the last checkpoints of a run."""
+    folder = RunFolder.existing(path)
+    found = checkpoints(folder.checkpoints)
+    if len(found) < last:
+        raise RunError(f"{path} holds {len(found)} checkpoints, but {last} are to be averaged; give --last {max(len(found), 1)}.")
+    return run.average_run(folder, found[-last:], out)

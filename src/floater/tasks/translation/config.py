@@ -1,0 +1,242 @@
+"""Settings of a translation run. Every option has its one default here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ...attach import Sites
+from ...config import Config
+from ...encoders import KINDS, EncoderConfig, RotaryConfig
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Split(Config):
+    """Where one part of the data lies: two aligned text files, or one TSV file with named columns (plain or .gz each)."""
+
+    source: Path | None = None
+    target: Path | None = None
+    tsv: Path | None = None
+    source_column: str | None = None
+    """Name of the column in the TSV file; the language unless given."""
+    target_column: str | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Split:
+        two = self.source is not None and self.target is not None
+        if two == (self.tsv is not None) or (self.tsv is not None and (self.source or self.target)):
+            raise ValueError("give either `source` and `target` (two text files) or `tsv` (one file with named columns)")
+        return self
+
+
+class Hub(Config):
+    """A data set of the Hugging Face hub with a column `translation`, such as wmt/wmt14 (de-en, fr-en)."""
+
+    name: str = "wmt/wmt14"
+    config: str = "de-en"
+    train: str = "train"
+    valid: str = "validation"
+    test: str = "test"
+
+
+class DataConfig(Config):
+    """The pairs of sentences, and which of them to train on."""
+
+    source: str
+    """Language of the source, e.g. en."""
+    target: str
+    """Language of the target, e.g. de."""
+    train: Split | None = None
+    valid: Split | None = None
+    test: Split | None = None
+    hub: Hub | None = None
+    max_tokens: Count = 256
+    """Longest training sentence, in tokens of the vocabulary."""
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    """Shortest training source, in tokens."""
+    max_ratio: Annotated[float, Field(gt=1)] | None = None
+    """Largest ratio of the two lengths of a training pair; None keeps all. WMT's usual value is 1.5."""
+    max_pairs: Count | None = None
+    """Use the first so many training pairs only."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> DataConfig:
+        if (self.hub is None) == (self.train is None):
+            raise ValueError("give either `train` (files) or `hub` (a data set of the hub)")
+        if self.hub is None and self.valid is None:
+            raise ValueError("`valid` is needed beside `train`")
+        return self
+
+
+class VocabularyConfig(Config):
+    """The joint BPE vocabulary of both languages."""
+
+    size: Annotated[int, Field(ge=300)] = 8000
+    """Number of entries, 256 bytes and 4 special ones included."""
+    min_frequency: Count = 2
+    """A merge must be seen so often."""
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "dim": 128, "feed_forward": 256, "heads": 4, "dropout": 0.3},
+    "small": {"layers": 6, "dim": 256, "feed_forward": 1024, "heads": 4, "dropout": 0.2},
+    "base": {"layers": 6, "dim": 512, "feed_forward": 2048, "heads": 8, "dropout": 0.1},
+    "large": {"layers": 6, "dim": 1024, "feed_forward": 4096, "heads": 16, "dropout": 0.3},
+}
+"""Sizes by name: base and large are the original Transformer's, tiny is the usual one for Multi30k."""
+
+
+class ModelConfig(Config):
+    """The size of the Transformer: a preset, and what differs from it."""
+
+    preset: Literal["tiny", "small", "base", "large"] = "base"
+    layers: Count | None = None
+    dim: Count | None = None
+    feed_forward: Count | None = None
+    heads: Count | None = None
+    dropout: Share | None = None
+    attention_dropout: Share = 0.0
+    activation_dropout: Share = 0.0
+
+    def size(self) -> dict[str, Any]:
+        """Layers, widths, heads and dropout, from the preset unless set."""
+        return {key: value if (found := getattr(self, key)) is None else found for key, value in PRESETS[self.preset].items()}
+
+
+class PositionsConfig(Config):
+    """Which encoder, where. Without an encoder the model has its own fixed sinusoid: the original Transformer."""
+
+    encoder: EncoderConfig | None = None
+    """`kind` (flow, sinusoidal, learned, recurrent, rotary, none) and that kind's settings."""
+    sites: Sites = Sites("input")
+    """input, blocks, qkv; or {kind: qkv, blocks: [1], …} for a part."""
+    own: Literal["keep", "replace"] = "replace"
+    """What happens to the model's own sinusoid where an encoder is given: keep it and add, or take it out."""
+    per_stack: bool = False
+    """One encoder for the source and one for the target side, instead of one for both."""
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _kind(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            value = dict(value)
+            kind = value.pop("kind", None)
+            if kind not in KINDS:
+                raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}")
+            return KINDS[kind](**value)
+        return value
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _sites(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return Sites(value)
+        if isinstance(value, dict) and "kind" in value:
+            return Sites(**value)
+        return value
+
+    @model_validator(mode="after")
+    def _rotary(self) -> PositionsConfig:
+        if isinstance(self.encoder, RotaryConfig) and self.sites.kind != "qkv":
+            raise ValueError("a rotary encoder turns queries and keys: `sites` must be qkv")
+        return self
+
+    def described(self) -> str:
+        """A few words for tables."""
+        if self.encoder is None:
+            return "sinusoidal input"
+        kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
+        part = "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
+        return f"{kind} {self.sites.kind}{part}"
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a config file."""
+        found = self.model_dump(mode="json")
+        if self.encoder is not None:
+            kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
+            found["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
+        return found
+
+
+class TrainingConfig(Config):
+    """How to train."""
+
+    updates: Count
+    """Optimiser steps."""
+    batch_tokens: Count = 4096
+    """Token budget of a batch on one process: rows × the longest of their sentences, padding included."""
+    accumulate: Count = 1
+    """Batches whose gradients make one update."""
+    lr: Positive = 7e-4
+    """Peak learning rate, reached after the warm-up; then it falls with the inverse square root of the step."""
+    warmup: Count = 4000
+    label_smoothing: Share = 0.1
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    """Largest norm of the gradient; 0 does not clip."""
+    flow_lr_multiple: Positive = 1.0
+    """Learning rate of the encoder's weights, in multiples of the rest's."""
+    flow_weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    update_every: Count = 1
+    """Train the encoder's weights in every k-th step only."""
+    freeze_flow: bool = False
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    evaluate_every: Count = 1000
+    """Updates between two looks at the validation set."""
+    save_every: Count = 500
+    """Updates between two checkpoints."""
+    keep: Count = 5
+    """Checkpoints to keep: the last so many, and the best."""
+    patience: Count | None = None
+    """Stop after so many looks at the validation set without a better BLEU."""
+    average: Annotated[int, Field(ge=0)] = 5
+    """Average the weights of the last so many checkpoints at the end; 0 takes the last weights."""
+    log_every: Count = 50
+    threads: Count | None = None
+    """Threads of torch on the CPU."""
+    tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _enough(self) -> TrainingConfig:
+        if self.average > self.keep:
+            raise ValueError(f"`average` must not exceed `keep` ({self.keep}), but is {self.average}")
+        return self
+
+
+class DecodingConfig(Config):
+    """How to translate."""
+
+    beam: Count = 4
+    length_penalty: float = 0.6
+    max_ratio: Positive = 2.0
+    """A translation may be so many times as long as its source, in tokens, plus 20."""
+    batch_tokens: Count = 4096
+    valid_beam: Count = 1
+    """Beam for the validation BLEU while training."""
+
+
+class TranslationConfig(Config):
+    """One translation run."""
+
+    task: Literal["translation"] = "translation"
+    data: DataConfig
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    model: ModelConfig = ModelConfig()
+    positions: PositionsConfig = PositionsConfig()
+    training: TrainingConfig
+    decoding: DecodingConfig = DecodingConfig()
+    init_from: Path | None = None
+    """A trained run whose vocabulary and weights to start from (the warm start of the paper's Appendix B.2)."""
+    init_scale: Annotated[float, Field(ge=0)] | None = None
+    """Standard deviation of the encoder's first weights after a warm start, as in the paper; its own rule unless given."""
+    seed: int = 0
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a config file, every default written out."""
+        return {**self.model_dump(mode="json"), "positions": self.positions.dump()}

@@ -1,0 +1,103 @@
+"""Pairs of sentences from text files, TSV files or the hub, checked before anything else starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import DataError
+from ...files import digest, read_lines
+from .config import DataConfig, Hub, Split
+
+Part = Literal["train", "valid", "test"]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Aligned sentences."""
+
+    source: list[str]
+    target: list[str]
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def fingerprint(self) -> dict[str, str | int]:
+        """What a run folder remembers of its data."""
+        return {"from": self.name, "pairs": len(self), "source_sha256": digest(self.source), "target_sha256": digest(self.target)}
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(zip(self.source, self.target, strict=True))
+
+
+def load(config: DataConfig, part: Part) -> Pairs | None:
+    """One part of the data, None if the config does not name it."""
+    if config.hub is not None:
+        return _from_hub(config.hub, getattr(config.hub, part), config.source, config.target)
+    split: Split | None = getattr(config, part)
+    if split is None:
+        return None
+    if split.tsv is not None:
+        return _from_tsv(split, config.source, config.target)
+    assert split.source is not None
+    assert split.target is not None
+    source, target = read_lines(split.source), read_lines(split.target)
+    if len(source) != len(target):
+        raise DataError(
+            f"{split.source} and {split.target} must have equally many lines, but have {len(source):,} and {len(target):,}."
+        )
+    return Pairs(source, target, f"{split.source} | {split.target}")
+
+
+def _from_tsv(split: Split, source: str, target: str) -> Pairs:
+    assert split.tsv is not None
+    header, *rows = read_lines(split.tsv)
+    columns = header.split("\t")
+    places = []
+    for wanted in (split.source_column or source, split.target_column or target):
+        if wanted not in columns:
+            raise DataError(f"{split.tsv} must have a column {wanted!r}, but its header names {', '.join(columns)}.")
+        places.append(columns.index(wanted))
+    if not rows:
+        raise DataError(f"{split.tsv} must hold at least one row below its header, but holds none.")
+    found: tuple[list[str], list[str]] = ([], [])
+    for number, row in enumerate(rows, 2):
+        cells = row.split("\t")
+        if len(cells) != len(columns):
+            raise DataError(f"{split.tsv}, line {number}: must have {len(columns)} columns, but has {len(cells)}.")
+        for side, place in zip(found, places, strict=True):
+            side.append(cells[place])
+    return Pairs(*found, str(split.tsv))
+
+
+def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
+    from datasets import load_dataset  # noqa: PLC0415  (slow to import, and only needed here)
+
+    try:
+        rows = load_dataset(hub.name, hub.config, split=part)["translation"]
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"The data set {hub.name} ({hub.config}, {part}) cannot be loaded: {str(error).splitlines()[0]}") from None
+    missing = [language for language in (source, target) if rows and language not in rows[0]]
+    if missing:
+        raise DataError(f"{hub.name} ({hub.config}) must have the language {missing[0]!r}, but has {', '.join(rows[0])}.")
+    return Pairs([row[source] for row in rows], [row[target] for row in rows], f"{hub.name} {hub.config} {part}")
+
+
+def usable(config: DataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> list[int]:
+    """Numbers of the training pairs that are neither empty, nor too long, nor too unequal. Lengths count the end token."""
+    kept = []
+    for number, (one, other) in enumerate(zip(source, target, strict=True)):
+        short, long = sorted((len(one), len(other)))
+        if short <= 1 or long > config.max_tokens or len(one) < config.min_tokens:
+            continue
+        if config.max_ratio is not None and long > config.max_ratio * short:
+            continue
+        kept.append(number)
+    if not kept:
+        raise DataError(
+            f"No training pair is left of {len(source):,} after the filters (min_tokens {config.min_tokens}, max_tokens "
+            f"{config.max_tokens}, max_ratio {config.max_ratio}); loosen them in `data`."
+        )
+    return kept

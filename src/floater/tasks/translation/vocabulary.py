@@ -1,0 +1,82 @@
+"""A joint BPE vocabulary over bytes, so that every text can be written and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from ...errors import ConfigError, RunError
+from .config import VocabularyConfig
+
+PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
+SPECIAL = (PAD, START, END, UNKNOWN)
+
+
+class Vocabulary:
+    """Text → numbers that end with the end token, and back."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        self.pad, self.start, self.end = (SPECIAL.index(token) for token in (PAD, START, END))
+
+    def __len__(self) -> int:
+        return len(self.tokenizer)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Token numbers of each line, with the end token."""
+        encoded = self.tokenizer.backend_tokenizer.encode_batch([line.strip() for line in lines])
+        return [found.ids for found in encoded]
+
+    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """Text of each row of token numbers."""
+        return [
+            text.strip().replace("\n", " ")
+            for text in self.tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Write it the Hugging Face way."""
+        self.tokenizer.save_pretrained(folder)
+
+
+def learn(lines: Iterable[str], config: VocabularyConfig) -> Vocabulary:
+    """Learn a vocabulary from text of both languages."""
+    bpe = tokenizers.Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.size,
+        min_frequency=config.min_frequency,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator((line.strip() for line in lines), trainer)
+    if bpe.get_vocab_size() < config.size:
+        raise ConfigError(
+            f"`size` of `vocabulary` is {config.size:,}, but the training data allows only {bpe.get_vocab_size():,} entries "
+            f"(merges seen at least {config.min_frequency} times); set it to {bpe.get_vocab_size()} or less."
+        )
+    bpe.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))])
+    return Vocabulary(
+        PreTrainedTokenizerFast(
+            tokenizer_object=bpe,
+            pad_token=PAD,
+            bos_token=START,
+            eos_token=END,
+            unk_token=UNKNOWN,
+            clean_up_tokenization_spaces=False,
+        )
+    )
+
+
+def load(folder: Path) -> Vocabulary:
+    """Read what `Vocabulary.save` wrote."""
+    try:
+        return Vocabulary(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder} must hold a vocabulary (tokenizer.json), but: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floater import cli
+
+from .corpora import write_config
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line a mistake ends in."""
+    monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("floater: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def spoil_empty(folder: Path) -> None:
+    (folder / "train.source").write_text("")
+
+
+def spoil_count(folder: Path) -> None:
+    with (folder / "train.source").open("a") as file:
+        file.write("1 2\n")
+
+
+def spoil_bytes(folder: Path) -> None:
+    lines = (folder / "valid.target").read_bytes().split(b"\n")
+    lines[4] = b"f\xfcnf"
+    (folder / "valid.target").write_bytes(b"\n".join(lines))
+
+
+def spoil_missing(folder: Path) -> None:
+    (folder / "test.target").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_empty, r"train\.source must hold at least one line, but is empty"),
+        (spoil_count, r"must have equally many lines, but have 121 and 120"),
+        (spoil_bytes, r"valid\.target, line 5: must be UTF-8, but holds the byte 0xfc"),
+        (spoil_missing, r"test\.target must be a text file, but there is none"),
+    ],
+)
+def test_a_bad_file_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spoil: Any, message: str
+) -> None:
+    config = write_config(tmp_path)
+    spoil(tmp_path)
+    said = run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
+    assert re.search(message, said)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trainin": {}}, "has no key `trainin`; did you mean `training`?"),
+        ({"training": {"lerning_rate": 1}}, "TrainingConfig has no key `lerning_rate`"),
+        ({"positions": {"encoder": {"kind": "flow", "dleta": 1}}}, "FlowConfig has no key `dleta`; did you mean `delta`?"),
+        ({"positions": {"encoder": {"kind": "flwo"}}}, "`kind` must be one of flow, sinusoidal"),
+        ({"positions": {"encoder": {"kind": "rotary"}, "sites": "input"}}, "`sites` must be qkv"),
+        ({"training": {"keep": 1}}, "`average` must not exceed `keep` (1), but is 2"),
+        ({"training": {"updates": 0}}, "`updates`"),
+        ({"vocabulary": {"size": 9000}}, "the training data allows only"),
+        ({"data": {"max_tokens": 1}}, "No training pair is left of 120"),
+        ({"training": {"batch_tokens": 4}}, "`batch_tokens` is 4, but the longest training sentence has"),
+        ({"init_from": "nowhere"}, "nowhere must be the folder of a run"),
+        ({"task": "cooking"}, "`task` must be translation, but is 'cooking'"),
+        ({"data": {"train": {"source": "a.txt"}}}, "give either `source` and `target`"),
+    ],
+)
+def test_a_wrong_setting_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    config = write_config(tmp_path, **changes)
+    assert message in run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1,", "line 1: not valid YAML"),
+        ("- 1", "must hold keys with values, but holds list"),
+        ("extends: config.yaml", "extends itself"),
+        ("data: ${NOT_A_VARIABLE}", "NOT_A_VARIABLE is named in the config, but is not set"),
+    ],
+)
+def test_a_bad_config_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    assert message in run(monkeypatch, capsys, "train", tmp_path / "config.yaml")
+
+
+def test_tsv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tsv = tmp_path / "pairs.tsv.gz"
+    split = {"tsv": str(tsv), "source_column": "en"}
+    config = write_config(tmp_path, data={"source": "digits", "target": "de", "train": split})
+    for text, message in (
+        ("id\tfr\tde\n1\ta\tb\n", "must have a column 'en', but its header names id, fr, de"),
+        ("id\ten\tde\n", "at least one row below its header"),
+        ("id\ten\tde\n1\ta\tb\n2\ta\n", "line 3: must have 3 columns, but has 2"),
+    ):
+        tsv.write_bytes(gzip.compress(text.encode()))
+        assert message in run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
+    tsv.write_bytes(b"not gzip")
+    assert "must be gzip by its name" in run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
+
+
+def test_a_run_folder_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path)
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.yaml").write_text((tmp_path / "config.yaml").read_text())
+    assert "holds a run already; go on with --resume" in run(monkeypatch, capsys, "train", config, "--out", out)
+    assert "was started with training.lr = 0.003, but the config now says 0.1" in run(
+        monkeypatch, capsys, "train", config, "--out", out, "--resume", "--set", "training.lr=0.1"
+    )
+    assert "holds no model yet" in run(monkeypatch, capsys, "translate", out)
+    assert "must be the folder of a run" in run(monkeypatch, capsys, "evaluate", tmp_path / "nowhere")
+    assert "holds 0 checkpoints, but 5 are to be averaged" in run(monkeypatch, capsys, "average", out)
+    assert "must read key=value" in run(monkeypatch, capsys, "train", config, "--out", out, "--set", "x")

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import MarianMTModel
+
+import floater
+from floater import recipes
+from floater.errors import LengthError
+from floater.tasks.translation import corpus, run
+from floater.tasks.translation.config import Split, TranslationConfig
+from floater.training.average import average
+from floater.training.records import RunFolder
+from floater.training.trainer import checkpoints
+
+from .corpora import pairs, settings, write_config
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
+SHARED = {"multi30k.yaml", "en-de-base.yaml", "en-de-large.yaml", "en-fr-base.yaml", "en-fr-large.yaml"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_is_valid(path: Path) -> None:
+    found = recipes.read(path)
+    config = TranslationConfig(**found)
+    assert TranslationConfig(**config.dump()) == config
+    if path.name not in SHARED:
+        assert f"floater train configs/{path.relative_to(path.parents[path.parts[::-1].index('configs') - 1])}" in path.read_text()
+
+
+@pytest.fixture(scope="module")
+def vanilla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A trained run that other tests use."""
+    folder = tmp_path_factory.mktemp("vanilla")
+    run.train(TranslationConfig(**settings(folder)), folder / "run")
+    return folder / "run"  # type: ignore[return-value]
+
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "own": {},
+    "sinusoidal": {"encoder": {"kind": "sinusoidal"}, "sites": "blocks"},
+    "learned": {"encoder": {"kind": "learned", "max_length": 64}, "sites": "input"},
+    "recurrent scalar": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
+    "recurrent vector": {"encoder": {"kind": "recurrent", "layers": 2, "input": "vector"}, "sites": "qkv"},
+    "flow input": {"encoder": {"kind": "flow", "zero_init": False}, "sites": "input"},
+    "flow blocks": {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1}, "sites": "blocks"},
+    "flow qkv": {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
+    "rotary": {"encoder": {"kind": "rotary"}, "sites": "qkv"},
+    "none": {"encoder": {"kind": "none"}},
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
+    config = TranslationConfig(**settings(tmp_path, positions=ENCODERS[name], training={"updates": 2, "save_every": 1}))
+    folder = run.train(config, tmp_path / "run")
+    losses = [row["loss"] for row in folder.metrics() if "loss" in row]
+    assert len(losses) == 2
+    assert all(torch.isfinite(torch.tensor(losses)))
+    assert set(folder.scores()["test"]) >= {"bleu", "chrf", "pairs", "beam"}
+    assert len((folder.predictions / "test.txt").read_text().splitlines()) == 12
+    facts = folder.facts()
+    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["data"]["train"]["pairs"] == 120
+    assert TranslationConfig(**recipes.read(folder.path / "config.yaml")) == config
+    long = " ".join(["7"] * 1500)  # 3,000 bytes: some 1,500 tokens
+    _, translator = run.load(folder.path)
+    translator.config = translator.config.model_copy(update={"beam": 1, "max_ratio": 0.001})
+    if name == "learned":
+        with pytest.raises(LengthError, match="has 64 positions"):
+            translator.translate([long])
+    else:
+        assert len(translator.translate([long])) == 1
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    config = TranslationConfig(
+        **settings(
+            tmp_path,
+            model={"layers": 1, "dim": 32, "feed_forward": 64, "dropout": 0.0},
+            training={"updates": 150, "warmup": 40, "lr": 0.01, "save_every": 50, "evaluate_every": 150, "log_every": 25},
+        )
+    )
+    folder = run.train(config, tmp_path / "run")
+    rows = list(folder.metrics())
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert losses[-1] < losses[0] / 2
+    assert next(row for row in rows if "eval_bleu" in row)["eval_loss"] < 1.5
+    assert all(row["tokens_per_second"] > 0 for row in rows if "loss" in row)
+
+
+def test_a_warm_start_begins_as_the_vanilla_model(vanilla: Path, tmp_path: Path) -> None:
+    words = run.load(vanilla)[1].vocabulary
+    positions = {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"}
+    config = TranslationConfig(**settings(tmp_path, positions=positions, init_from=str(vanilla)))
+    warm = run.make_model(config, words)
+    warm.eval()  # type: ignore[no-untyped-call]
+    base = floater.from_pretrained(MarianMTModel, vanilla / "model").eval()
+    ids = torch.tensor([words.encode(["1 2 3 4"])[0]])
+    inputs = {"input_ids": ids, "decoder_input_ids": torch.tensor([[1, 5, 6]])}
+    with torch.no_grad():
+        assert torch.equal(warm(**inputs).logits, base(**inputs).logits)
+        small = run.make_model(TranslationConfig(**{**config.dump(), "init_scale": 0.01}), words)
+        small.eval()  # type: ignore[no-untyped-call]
+        assert not torch.equal(small(**inputs).logits, base(**inputs).logits)
+        assert torch.allclose(small(**inputs).logits, base(**inputs).logits, atol=0.5)
+    folder = run.train(config, tmp_path / "warm")
+    assert folder.facts()["positions"] == "flow qkv"
+    assert folder.facts()["position_parameters"] > 0
+
+
+def test_translation_keeps_order_count_and_empty_lines(vanilla: Path, tmp_path: Path) -> None:
+    lines = pairs(1000, 5)[0]
+    lines[3] = lines[500] = lines[-1] = ""
+    text = "".join(f"{line}\n" for line in lines)
+    (tmp_path / "in.txt").write_text(text)
+    command = [sys.executable, "-m", "floater", "translate", str(vanilla), "--beam", "1"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, env=_environment())
+    made = done.stdout.split("\n")
+    assert made.pop() == ""
+    assert len(made) == 1000
+    assert [i for i, line in enumerate(lines) if not line] == [3, 500, 999]
+    assert made[3] == made[500] == made[999] == ""
+    _, translator = run.load(vanilla)
+    alone = [translator.translate([lines[i]], beam=1)[0] for i in range(0, 1000, 97)]
+    assert alone == [made[i] for i in range(0, 1000, 97)]
+    subprocess.run(
+        [*command, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")], check=True, env=_environment()
+    )
+    assert (tmp_path / "out.txt").read_text() == done.stdout
+
+
+def test_evaluation_with_bins_and_against_another_run(vanilla: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = (tmp_path / "x.en", tmp_path / "x.de")
+    for path, lines in zip((source, target), pairs(30, 9), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    data = TranslationConfig(**settings(tmp_path)).data
+    data = data.model_copy(update={"test": Split(source=source, target=target)})
+    found = corpus.load(data, "test")
+    assert found is not None
+    folder = RunFolder.existing(vanilla)
+    scores = run.evaluate(folder, found, name="x", edges=[8, 12], paper=True, beam=1)
+    assert sum(part["pairs"] for part in scores["bins"].values()) == 30
+    assert "paper's BLEU" in run.describe(scores)
+    same = run.compare(folder, folder, "x")
+    assert same["difference"] == 0
+
+
+def test_averages_are_means_and_leave_whole_numbers_alone(tmp_path: Path) -> None:
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        tensors = {
+            "a": torch.full((2,), float(i)),
+            "half": torch.tensor([i], dtype=torch.bfloat16),
+            "count": torch.tensor([10 + i]),
+        }
+        save_file(tensors, tmp_path / str(i) / "model.safetensors")
+    mean = average([tmp_path / str(i) for i in range(3)])
+    assert torch.equal(mean["a"], torch.ones(2))
+    assert mean["half"].dtype == torch.bfloat16
+    assert torch.equal(mean["count"], torch.tensor([12]))
+
+
+def test_the_model_of_a_run_is_the_mean_of_its_last_checkpoints(vanilla: Path) -> None:
+    kept = checkpoints(vanilla / "checkpoints")
+    assert [path.name for path in kept] == ["checkpoint-4", "checkpoint-6"]
+    mean = average(kept)
+    made = load_file(vanilla / "model" / "model.safetensors")
+    for name, tensor in made.items():
+        assert torch.equal(tensor, mean[name]), name
+
+
+KILLER = """
+import os, signal, sys
+from floater import cli
+from floater.training import trainer
+kind, count = sys.argv.pop(1), int(sys.argv.pop(1))
+seen = 0
+def die(function):
+    def wrapped(*args, **kwargs):
+        global seen
+        seen += 1
+        if seen == count:
+            if kind == "rename":
+                (args[0] / "half").write_text("half-written")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return wrapped
+if kind in ("rename", "save"):
+    trainer.publish = die(trainer.publish) if kind == "rename" else trainer.publish
+    if kind == "save":
+        trainer.save_kept = die(trainer.save_kept)
+else:
+    trainer.SafeTrainer.training_step = die(trainer.SafeTrainer.training_step)
+cli.main()
+"""
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "positions",
+    [
+        {"encoder": {"kind": "flow", "zero_init": False, "keep_for": 3}, "sites": "blocks"},
+        {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
+    ],
+    ids=["blocks, kept for 3 steps", "qkv"],
+)
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, positions: dict[str, Any]) -> None:
+    training = {"updates": 14, "save_every": 4, "keep": 3, "update_every": 2, "accumulate": 2, "threads": 1, "evaluate_every": 5}
+    config = write_config(tmp_path, positions=positions, training=training, data={"max_pairs": 100})
+    command = ["train", str(config), "--out"]
+
+    def start(out: Path, *more: str, script: tuple[str, ...] = ("-m", "floater")) -> int:
+        line = [sys.executable, *script, *command, str(out), *more]
+        return subprocess.run(line, capture_output=True, check=False, env=_environment()).returncode
+
+    assert start(tmp_path / "whole") == 0
+    killed = tmp_path / "killed"
+    for kind, count, left in (("step", 11, 4), ("save", 1, 4), ("rename", 1, 4), ("step", 11, 8), ("rename", 1, 8)):
+        assert start(killed, *(("--resume",) if killed.exists() else ()), script=("-c", KILLER, kind, str(count))) == -9
+        assert [path.name for path in checkpoints(killed / "checkpoints")][-1] == f"checkpoint-{left}"
+        assert not any((path / "half").exists() for path in checkpoints(killed / "checkpoints"))
+    assert start(killed, "--resume") == 0
+    for name in ("model/model.safetensors", "model/floater.safetensors", "checkpoints/checkpoint-12/model.safetensors"):
+        one, other = (load_file(tmp_path / folder / name) for folder in ("whole", "killed"))
+        assert one.keys() == other.keys()
+        for key, tensor in one.items():
+            assert torch.equal(tensor, other[key]), (name, key)
+    rows = [[row for row in RunFolder(tmp_path / folder).metrics() if "loss" in row] for folder in ("whole", "killed")]
+    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == list(range(1, 15))
+    assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
+    assert not list((killed / "checkpoints").glob(".*"))
+
+
+@pytest.mark.slow
+def test_two_processes_follow_one_that_accumulates(tmp_path: Path) -> None:
+    positions = {"encoder": {"kind": "flow", "zero_init": False}, "sites": "blocks"}
+    losses, orders = {}, {}
+    for name, accumulate, launcher in (
+        ("one", 2, (sys.executable,)),
+        ("two", 1, (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")),
+    ):
+        training = {"updates": 20, "accumulate": accumulate, "save_every": 10, "evaluate_every": 10, "threads": 1}
+        config = write_config(tmp_path / name, positions=positions, training=training, model={"dropout": 0.0})
+        line = [*launcher, "-m", "floater", "train", str(config), "--out", str(tmp_path / name / "run")]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=_environment())
+        assert done.returncode == 0, done.stderr[-2000:]
+        folder = RunFolder(tmp_path / name / "run")
+        losses[name] = [row["loss"] for row in folder.metrics() if "loss" in row]
+        orders[name] = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
+        assert json.loads((folder.path / "run.json").read_text())["processes"] == (2 if name == "two" else 1)
+    assert len(losses["one"]) == len(losses["two"]) == 20
+    assert losses["two"] == pytest.approx(losses["one"], abs=1e-4)
+    assert orders["two"] == pytest.approx(orders["one"], abs=1e-4)
