@@ -326,8 +326,8 @@ def test_all_encoders_refuse_broken_times(config: EncoderConfig) -> None:
             encoder(torch.tensor(broken))
 
 
-def make(config: Any, **settings: Any) -> Any:
-    return config(**settings)
+def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
+    return config(*unnamed, **settings)
 
 
 @pytest.mark.parametrize(
@@ -335,6 +335,16 @@ def make(config: Any, **settings: Any) -> Any:
     [
         (lambda: make(FlowConfig, detla=0.1), ConfigError, r"FlowConfig has no key `detla`; did you mean `delta`\?"),
         (lambda: make(FlowConfig, xyzzy=1), ConfigError, r"FlowConfig has no key `xyzzy`; known keys: delta, hidden"),
+        (
+            lambda: make(FlowConfig, 0.1),
+            ConfigError,
+            r"FlowConfig takes its settings by name, .* 0.1 .*; write FlowConfig\(delta=0.1\)",
+        ),
+        (
+            lambda: make(LearnedConfig, 0.2, beyond="clamp"),
+            ConfigError,
+            r"LearnedConfig takes .* write LearnedConfig\(beyond='clamp', delta=0.2\)",
+        ),
         (
             lambda: FlowConfig(delta=-1),
             ConfigError,

@@ -15,9 +15,14 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *unnamed: Any, **settings: Any) -> None:
+        if unnamed:
+            name, keys = type(self).__name__, (key for key in type(self).model_fields if key not in settings)
+            named = settings | dict(zip(keys, unnamed, strict=False))
+            call = ", ".join(f"{key}={value!r}" for key, value in named.items())
+            raise ConfigError(f"{name} takes its settings by name, but was given {unnamed[0]!r} without one; write {name}({call}).")
         try:
-            super().__init__(**values)
+            super().__init__(**settings)
         except ValidationError as error:
             raise ConfigError(explain(type(self), error)) from None
 
