@@ -628,6 +628,18 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
         (lambda: mistake(config="flow"), ArgumentError, r"`config` must be an encoder's config such as FlowConfig\(\)"),
         (lambda: mistake(floater.Sites("qkv", blocks=(9,))), LayoutError, r"between 1 and 3, but contain 9"),
         (lambda: mistake(floater.Sites("qkv", stacks=("cross",))), LayoutError, r"No site matches"),
+        (
+            lambda: floater.Sites("input", blocks=[1]),
+            ConfigError,
+            r'`blocks` must be left out of Sites\("input"\), .* but is \(1,\); choose blocks with Sites\("blocks", blocks=…\)',
+        ),
+        (
+            lambda: floater.Sites("input", projections=("q",)),
+            ConfigError,
+            r"`projections` must be left out of Sites\('input'\), .* but is \('q',\); choose projections with Sites\(\"qkv\"",
+        ),
+        (lambda: floater.Sites("blocks", projections=("q", "k")), ConfigError, r"must be left out of Sites\('blocks'\)"),
+        (lambda: floater.Sites("qkv", (1,)), ConfigError, r"Sites takes .* write Sites\(kind='qkv', blocks=\(1,\)\)"),
         (lambda: floater.Sites("qkv", block=(1,)), ConfigError, r"Sites has no key `block`; did you mean `blocks`\?"),
         (
             lambda: mistake("blocks", config=floater.RotaryConfig()),
