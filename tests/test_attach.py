@@ -96,16 +96,15 @@ def test_disabling_and_detaching_restore_a_model_that_was_changed(name: str, kin
 # Every site is where it should be ------------------------------------------------------------------------------------
 
 BERT = "encoder.layer.{}.attention.self."
-EXPECTED: dict[str, tuple[str, tuple[str, ...], str]] = {  # blocks, projections in order, prefix of the base
-    "bert": ("bert.encoder.layer.{}", tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value")), ""),
-    "roberta": ("roberta.encoder.layer.{}", tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value")), ""),
-    "electra": ("electra.encoder.layer.{}", tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value")), ""),
+EXPECTED: dict[str, tuple[str, tuple[str, ...]]] = {  # blocks, projections in order
+    "bert": ("bert.encoder.layer.{}", tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value"))),
+    "roberta": ("roberta.encoder.layer.{}", tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value"))),
+    "electra": ("electra.encoder.layer.{}", tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value"))),
     "distilbert": (
         "distilbert.transformer.layer.{}",
         tuple(f"distilbert.transformer.layer.{{}}.attention.{part}_lin" for part in "qkv"),
-        "",
     ),
-    "vit": ("vit.layers.{}", tuple(f"vit.layers.{{}}.attention.{part}_proj" for part in "qkv"), ""),
+    "vit": ("vit.layers.{}", tuple(f"vit.layers.{{}}.attention.{part}_proj" for part in "qkv")),
 }
 EXPECTED["xlm-roberta"] = EXPECTED["roberta"]
 
@@ -140,7 +139,7 @@ def reference(name: str, kind: str, model: Any, table: Tensor, inputs: dict[str,
         handles.append(model.get_submodule(path).register_forward_pre_hook(add))
 
     if name in EXPECTED:
-        blocks, projections, _ = EXPECTED[name]
+        blocks, projections = EXPECTED[name]
         for block in range(3):
             if kind == "qkv":
                 for path in projections:
