@@ -239,14 +239,7 @@ def solve(
             f"`times` must be non-decreasing, but {flat[i]:g} is followed by {flat[i + 1]:g} (place {i + 1}); "
             "sort them, or call a trajectory, which takes any order."
         )
-    whole = Trajectory(
-        dynamics,
-        initial,
-        solver=solver,
-        gradient=gradient,
-        start=start,
-        keep_dense=times.requires_grad,
-    )
+    whole = Trajectory(dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=times.requires_grad)
     return whole(times)
 
 
@@ -267,14 +260,7 @@ def trajectory(
     _check_start(start)
     if not (isinstance(end, (int, float)) and np.isfinite(end) and end >= start):
         raise TimesError(f"`end` must be a finite number ≥ start = {start:g}, but is {end!r}.")
-    whole = Trajectory(
-        dynamics,
-        initial,
-        solver=solver,
-        gradient=gradient,
-        start=start,
-        keep_dense=True,
-    )
+    whole = Trajectory(dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=True)
     with torch.no_grad(), torch.autocast(initial.device.type, enabled=False):
         whole._path.advance(float(end))
     return whole
