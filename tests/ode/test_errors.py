@@ -351,6 +351,35 @@ def test_slope_of_the_wrong_shape(gradient: Gradient) -> None:
         floater.solve(lambda t, p: p[0], torch.ones(2, 3), torch.tensor([1.0]), gradient=gradient)
 
 
+@pytest.mark.parametrize("dynamics", [lambda p: p, torch.nn.Linear(3, 3), lambda t, p, q: p], ids=["h(p)", "module", "h(t, p, q)"])
+def test_dynamics_that_do_not_take_time_and_state(dynamics: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`dynamics` must take two arguments, the time and the state, but .* does not; where"):
+        floater.solve(dynamics, torch.ones(3), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("dynamics", [MLPDynamics, None, 3.0])
+def test_dynamics_that_are_none(dynamics: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`dynamics` must be a module or a function h\(t, p\), but is"):
+        floater.solve(dynamics, torch.ones(3), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("make", [LinearDynamics, floater.SinusoidDynamics])
+def test_size_of_the_state_of_dynamics_without_a_fast_path(make: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`p` must have the dynamics' size 4 as its last dimension, but has shape \(2, 3\)"):
+        floater.solve(make(4), torch.ones(2, 3), torch.tensor([1.0]))
+
+
+def test_steps_without_number() -> None:
+    with pytest.raises(TooManySteps, match=r"inf steps of 1e-300 are needed to reach time 1e\+10"):
+        floater.solve(growth, ONE, torch.tensor([1e10]), solver=Euler(1e-300))
+
+
+def test_messages_stay_on_one_line() -> None:
+    end: Any = torch.zeros(100, 100)
+    with pytest.raises(TimesError, match=r"`end` must be a finite number ≥ start = 0, but is a Tensor\."):
+        floater.trajectory(growth, ONE, end)
+
+
 def test_size_of_the_state() -> None:
     with pytest.raises(
         ArgumentError, match=r"`initial` must have the dynamics' size 4 as its last dimension, but has shape \(2, 3\)"

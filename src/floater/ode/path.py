@@ -313,11 +313,11 @@ class Path:
 
     def _check_budget(self, end: float) -> None:
         assert not isinstance(self.solver, Adaptive)
-        needed = math.ceil((end - self.start) / self.solver.step)
+        needed = (end - self.start) / self.solver.step
         if needed > self.solver.max_steps:
             raise self._trouble(
                 TooManySteps,
-                f"{needed} steps of {self.solver.step:g} are needed to reach time {end:g}, "
+                f"{needed:.0f} steps of {self.solver.step:g} are needed to reach time {end:g}, "
                 f"but max_steps is {self.solver.max_steps}",
                 "take longer steps, raise `max_steps`, or use Dopri5",
             )
