@@ -204,7 +204,15 @@ def test_other_mistakes(tmp_path: Path) -> None:
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "plain")
     with pytest.raises(AttachmentError, match="has no attachment"):
         floater.save_pretrained(plain, tmp_path / "x")
+    nowhere: Any = None
+    with pytest.raises(SavedError, match="`folder` must be a path, but is None"):
+        floater.from_pretrained(AutoModelForMaskedLM, nowhere)
     floater.attach(plain, MOVING)
+    with pytest.raises(SavedError, match="`folder` must be a path, but is None"):
+        floater.save_pretrained(plain, nowhere)
+    floater.save_pretrained(plain, tmp_path / "saved")
+    with pytest.raises(SavedError, match=r"The base model at .* cannot be loaded: .* unexpected keyword argument 'bse'"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "saved", bse="elsewhere")
     (tmp_path / "file").write_text("x")
     with pytest.raises(SavedError, match="must be a folder, but is a file"):
         floater.save_pretrained(plain, tmp_path / "file")

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..encoders import KINDS
-from ..errors import AttachmentError, LayoutError, SavedError
+from ..errors import AttachmentError, LayoutError, SavedError, brief
 from .attachment import FORMAT, NAME, Attachment, attach, attachment, base_of
 from .card import model_card
 from .sites import Sites
@@ -61,6 +61,12 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
     made = attachment(model)
     if made is None:
         raise AttachmentError("The model has no attachment; call floater.attach first.")
+    if not (hasattr(model, "save_pretrained") and hasattr(model, "config")):
+        raise AttachmentError(
+            f"`model` must be a Hugging Face model to be saved as one, but is a {type(model).__name__}; "
+            "save its state_dict(), which holds the attachment too."
+        )
+    _check_folder(folder)
     with _aside(Path(folder)) as place:
         if base:
             state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
@@ -96,6 +102,7 @@ def from_pretrained(
     """
     if not hasattr(auto_class, "from_pretrained"):
         raise SavedError(f"`auto_class` must be a model class such as AutoModelForMaskedLM, but is {auto_class!r}.")
+    _check_folder(folder)
     place = Path(folder)
     if not place.is_dir():
         raise SavedError(f"{place} must be a folder with a saved model, but there is none.")
@@ -108,7 +115,7 @@ def from_pretrained(
     with _quiet():
         try:
             model = auto_class.from_pretrained(where, use_safetensors=True, **kwargs)
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
             if "Unrecognized configuration class" in str(error):  # an Auto class without this architecture
                 raise SavedError(saved.unfit(auto_class)) from None
             hint = "" if included or base is not None else " Give base=… with the folder of the base model."
@@ -226,6 +233,11 @@ def _load(file: Path) -> dict[str, Tensor]:
 def _file_hash(file: Path) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _check_folder(folder: object) -> None:
+    if not isinstance(folder, (str, os.PathLike)):
+        raise SavedError(f"`folder` must be a path, but is {brief(folder)}.")
 
 
 def _first_line(error: Exception, line: int = 0) -> str:

@@ -48,6 +48,11 @@ class Sites(Config):
                 f"`projections` must be left out of Sites({kind!r}), which adds to what enters a block, but is {self.projections}; "
                 'choose projections with Sites("qkv", projections=…).'
             )
+        if kind != "qkv" and "cross" in (self.stacks or ()):
+            raise ConfigError(
+                f"`stacks` of Sites({kind!r}) must be 'encoder' or 'decoder', but contain 'cross', a kind of attention; "
+                'choose it with Sites("qkv", stacks=…).'
+            )
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,8 @@ class _Builder:
             fused = part == "qkv"
             parts = tuple(wanted) if fused else tuple(letter for letter in wanted if letter == part)
             if parts:
-                self._check_width(out_width(layer) // (3 if fused else 1), f"{paths[part]} of block {number}")
+                name = f"{paths[part]} of block {number}"
+                self._check_width(out_width(layer, name) // (3 if fused else 1), name)
                 axis: Literal["own", "source"] = "source" if cross and part in ("k", "v") else "own"
                 yield Place(parts, axis, layer, self._count(stack, number, len(parts)), fused)
 
