@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import BertModel
 
 import floater
 from attach_models import ARCHITECTURES, LIMIT, PAD, SEQ2SEQ, TEXT, VOCABULARY, WIDTH, batch, make
@@ -96,16 +98,15 @@ def test_disabling_and_detaching_restore_a_model_that_was_changed(name: str, kin
 # Every site is where it should be ------------------------------------------------------------------------------------
 
 BERT = "encoder.layer.{}.attention.self."
-EXPECTED: dict[str, tuple[str, tuple[str, ...], str]] = {  # blocks, projections in order, prefix of the base
-    "bert": ("bert.encoder.layer.{}", tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value")), ""),
-    "roberta": ("roberta.encoder.layer.{}", tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value")), ""),
-    "electra": ("electra.encoder.layer.{}", tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value")), ""),
+EXPECTED: dict[str, tuple[str, tuple[str, ...]]] = {  # blocks, projections in order
+    "bert": ("bert.encoder.layer.{}", tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value"))),
+    "roberta": ("roberta.encoder.layer.{}", tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value"))),
+    "electra": ("electra.encoder.layer.{}", tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value"))),
     "distilbert": (
         "distilbert.transformer.layer.{}",
         tuple(f"distilbert.transformer.layer.{{}}.attention.{part}_lin" for part in "qkv"),
-        "",
     ),
-    "vit": ("vit.layers.{}", tuple(f"vit.layers.{{}}.attention.{part}_proj" for part in "qkv"), ""),
+    "vit": ("vit.layers.{}", tuple(f"vit.layers.{{}}.attention.{part}_proj" for part in "qkv")),
 }
 EXPECTED["xlm-roberta"] = EXPECTED["roberta"]
 
@@ -140,7 +141,7 @@ def reference(name: str, kind: str, model: Any, table: Tensor, inputs: dict[str,
         handles.append(model.get_submodule(path).register_forward_pre_hook(add))
 
     if name in EXPECTED:
-        blocks, projections, _ = EXPECTED[name]
+        blocks, projections = EXPECTED[name]
         for block in range(3):
             if kind == "qkv":
                 for path in projections:
@@ -626,8 +627,24 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
         (lambda: mistake(positions="drop"), ArgumentError, r"`positions` must be 'keep' or 'replace', but is 'drop'"),
         (lambda: mistake(indices="words"), ArgumentError, r"`indices` must be 'model' or 'mask', but is 'words'"),
         (lambda: mistake(config="flow"), ArgumentError, r"`config` must be an encoder's config such as FlowConfig\(\)"),
+        (lambda: mistake(config=make("bert")), ArgumentError, r"such as FlowConfig\(\), but is a BertForMaskedLM\."),
+        (lambda: mistake(model="bert-base"), ArgumentError, r"`model` must be a model, such as .*, but is 'bert-base'"),
+        (lambda: mistake(model=BertModel), ArgumentError, r"`model` must be a model, such as .*, but is <class"),
         (lambda: mistake(floater.Sites("qkv", blocks=(9,))), LayoutError, r"between 1 and 3, but contain 9"),
         (lambda: mistake(floater.Sites("qkv", stacks=("cross",))), LayoutError, r"No site matches"),
+        (
+            lambda: floater.Sites("input", blocks=[1]),
+            ConfigError,
+            r'`blocks` must be left out of Sites\("input"\), .* but is \(1,\); choose blocks with Sites\("blocks", blocks=…\)',
+        ),
+        (
+            lambda: floater.Sites("input", projections=("q",)),
+            ConfigError,
+            r"`projections` must be left out of Sites\('input'\), .* but is \('q',\); choose projections with Sites\(\"qkv\"",
+        ),
+        (lambda: floater.Sites("blocks", projections=("q", "k")), ConfigError, r"must be left out of Sites\('blocks'\)"),
+        (lambda: floater.Sites("blocks", stacks=("encoder", "cross")), ConfigError, r"`stacks` of .* contain 'cross'"),
+        (lambda: floater.Sites("qkv", (1,)), ConfigError, r"Sites takes .* write Sites\(kind='qkv', blocks=\(1,\)\)"),
         (lambda: floater.Sites("qkv", block=(1,)), ConfigError, r"Sites has no key `block`; did you mean `blocks`\?"),
         (
             lambda: mistake("blocks", config=floater.RotaryConfig()),
@@ -645,6 +662,21 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
             LayoutError,
             r"must be equally wide to share one law of motion, but attn.k of block 1 gives 8 where others give 16",
         ),
+        (
+            lambda: mistake(floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.attn"}), model=Unknown()),
+            LayoutError,
+            r"Projection attn of block 1 must be a Linear or Conv1D, but is a ModuleDict",
+        ),
+        (
+            lambda: mistake(floater.Sites("qkv", targets={"blocks": "layers", "q": "layers.0.attn.q"}), model=Unknown()),
+            LayoutError,
+            r"`targets\['blocks'\]` = 'layers' must match blocks, but is a list of them; write 'layers\.\*'",
+        ),
+        (
+            lambda: mistake(floater.Sites("qkv", targets=TARGETS), model=Unknown(), config=floater.RotaryConfig()),
+            LayoutError,
+            r"The config of Unknown does not say how many heads turn \(num_attention_heads\)",
+        ),
     ],
 )
 def test_mistakes_are_named(call: Callable[[], None], error: type[FloaterError], message: str) -> None:
@@ -657,6 +689,41 @@ def test_attaching_twice_is_refused() -> None:
     floater.attach(model, floater.FlowConfig())
     with pytest.raises(AttachmentError, match="has an attachment already"):
         floater.attach(model, floater.FlowConfig())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attaching_to_a_model_and_to_its_base_is_refused(kind: str) -> None:
+    for first, second in (("", "bert"), ("bert", "")):
+        model = make("bert")
+        made = floater.attach(model.get_submodule(first), MOVING, sites=kind)
+        with pytest.raises(AttachmentError, match="The encoder has an attachment already, made through its base or a model around"):
+            floater.attach(model.get_submodule(second), MOVING, sites=kind)
+        made.detach()
+        floater.attach(model.get_submodule(second), MOVING, sites=kind)
+
+
+class Quantised(nn.Linear):
+    """A projection of a kind that cannot be equipped."""
+
+
+@pytest.mark.parametrize("positions", ["keep", "replace"])
+def test_an_attachment_that_fails_leaves_the_model_as_it_was(positions: Any) -> None:
+    model, inputs = make("bert"), batch("bert")
+    model.bert.encoder.layer[2].attention.self.value.__class__ = Quantised
+    with torch.no_grad():
+        before = logits(model, inputs)
+        with pytest.raises(LayoutError, match=r"Projection .*block 3.* must be a Linear or Conv1D, but is a Quantised"):
+            floater.attach(model, MOVING, positions=positions)
+        assert torch.equal(logits(model, inputs), before)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert type(model.bert.encoder.layer[0].attention.self.query) is nn.Linear
+
+
+def test_only_hugging_face_models_are_saved(tmp_path: Path) -> None:
+    model = Unknown()
+    floater.attach(model, MOVING, sites=floater.Sites("qkv", targets=TARGETS))
+    with pytest.raises(AttachmentError, match=r"must be a Hugging Face model .*, but is a Unknown; save its state_dict\(\)"):
+        floater.save_pretrained(model, tmp_path)
 
 
 def test_an_unknown_architecture_by_pattern() -> None:

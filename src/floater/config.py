@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,11 +15,20 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *unnamed: Any, **settings: Any) -> None:
+        if unnamed:
+            name, keys = type(self).__name__, (key for key in type(self).model_fields if key not in settings)
+            named = settings | (unnamed[0] if isinstance(unnamed[0], dict) else dict(zip(keys, unnamed, strict=False)))
+            call = ", ".join(f"{key}={value!r}" for key, value in named.items())
+            raise ConfigError(f"{name} takes its settings by name, but was given {unnamed[0]!r} without one; write {name}({call}).")
         try:
-            super().__init__(**values)
+            super().__init__(**settings)
         except ValidationError as error:
             raise ConfigError(explain(type(self), error)) from None
+
+    def __setattr__(self, key: str, value: Any) -> NoReturn:
+        name = type(self).__name__
+        raise ConfigError(f"{name} must not be changed once it is made, but `{key}` was set; make a new {name}({key}={value!r}).")
 
 
 def explain(config: type[BaseModel], error: ValidationError) -> str:

@@ -46,10 +46,8 @@ class MLPDynamics(nn.Module):
     ) -> None:
         super().__init__()
         hidden = dim if hidden is None else hidden
-        for name, value in (("dim", dim), ("hidden", hidden)):
-            if not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"`{name}` must be a positive whole number, but is {value!r}.")
-        if activation not in ACTIVATIONS:
+        _check_size(dim=dim, hidden=hidden)
+        if activation not in tuple(ACTIVATIONS):
             raise ArgumentError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}.")
         if not (isinstance(init_scale, (int, float)) and math.isfinite(init_scale) and init_scale >= 0):
             raise ArgumentError(f"`init_scale` must be a finite number ≥ 0, but is {init_scale!r}.")
@@ -77,6 +75,7 @@ class MLPDynamics(nn.Module):
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Slope of p [..., dim] at time t."""
+        _check_state(p, self.dim)
         seen: float | Tensor
         if isinstance(t, Tensor):
             seen = t if self.horizon is None else self.horizon * torch.tanh(t / self.horizon)
@@ -123,6 +122,7 @@ class LinearDynamics(nn.Module):
 
     def __init__(self, dim: int, init_scale: float = 0.5) -> None:
         super().__init__()
+        _check_size(dim=dim)
         self.dim = dim
         self.linear = nn.Linear(dim, dim)
         nn.init.xavier_normal_(self.linear.weight, gain=init_scale)
@@ -130,6 +130,7 @@ class LinearDynamics(nn.Module):
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Slope of p [..., dim]; the time plays no part."""
+        _check_state(p, self.dim)
         return F.linear(p, self.linear.weight.to(p.dtype), self.linear.bias.to(p.dtype))
 
 
@@ -144,6 +145,7 @@ class SinusoidDynamics(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
+        _check_size(dim=dim)
         self.dim = dim
         self.register_buffer("frequencies", sinusoid_frequencies(dim), persistent=False)
 
@@ -154,6 +156,7 @@ class SinusoidDynamics(nn.Module):
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Slope of p [..., dim]; where p is plays no part."""
+        _check_state(p, self.dim)
         phase = self.frequencies * t
         slope = torch.empty_like(phase)
         slope[0::2] = torch.cos(phase[0::2])
@@ -166,11 +169,23 @@ class ZeroDynamics(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
+        _check_size(dim=dim)
         self.dim = dim
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Zeros of p's shape."""
         return torch.zeros_like(p)
+
+
+def _check_size(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise ArgumentError(f"`{name}` must be a positive whole number, but is {value!r}.")
+
+
+def _check_state(p: Tensor, dim: int) -> None:
+    if p.shape[-1:] != (dim,):
+        raise ArgumentError(f"`p` must have the dynamics' size {dim} as its last dimension, but has shape {tuple(p.shape)}.")
 
 
 def sinusoid_frequencies(dim: int, base: float = 1e-4) -> Tensor:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 
+def brief(value: object) -> str:
+    """How a message calls a value: as Python prints it, where that is one short line, else by its type."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
+
+
 class FloaterError(Exception):
     """Base class of all errors this package raises on purpose."""
 

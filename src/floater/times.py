@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .errors import TimesError
+from .errors import TimesError, brief
 
 DELTA = 0.1
 """Δ, the time between two neighbouring tokens of plain text (the paper's value)."""
@@ -93,8 +93,12 @@ def timestamps(values: Tensor | Sequence[float], unit: float = 1.0, origin: floa
     if origin is None:
         shifted = tensor - (tensor[..., :1] if tensor.ndim else tensor)
     else:
-        if not math.isfinite(origin):
-            raise TimesError(f"`origin` must be a finite number, but is {origin!r}.")
+        try:
+            finite = math.isfinite(origin)
+        except (TypeError, ValueError, RuntimeError):  # text, or a tensor of several numbers
+            finite = False
+        if not finite:
+            raise TimesError(f"`origin` must be a finite number, but is {brief(origin)}.")
         if bool((tensor < origin).any()):
             raise TimesError(f"`timestamps` must not lie before origin = {origin:g}, but contain {tensor.min().item():g}.")
         shifted = tensor - origin

@@ -23,6 +23,7 @@ from floater.errors import (
     TooManySteps,
 )
 from floater.ode import Gradient
+from floater.ode import path as stepper
 
 ONE = torch.ones(1)
 
@@ -156,6 +157,67 @@ def test_too_many_adaptive_steps() -> None:
     assert caught.value.magnitude == pytest.approx(abs(1 + math.sin(caught.value.time)), rel=1e-5)
 
 
+def stiff(t: float, p: Tensor) -> Tensor:
+    """An explicit method needs about λ/3.3 steps a unit of time: 300,000 here."""
+    return -1e6 * (p - math.cos(t))
+
+
+def test_stiff_dynamics_stop_long_before_the_budget_is_used_up() -> None:
+    calls = 0
+
+    def law(t: float, p: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return stiff(t, p)
+
+    with pytest.raises(
+        TooManySteps,
+        match=r"stopped at time 0\.\d+ \(largest \|p\| there: .*\): at the pace of the last steps about \d\.\de\+07 are needed to "
+        r"reach time 100, but max_steps is 100000; stiff dynamics .*: lower the weights; else raise `max_steps`",
+    ) as caught:
+        floater.solve(law, ONE.double(), torch.tensor([100.0]))
+    assert calls < 30_000
+    assert 0.005 < caught.value.time < 0.05
+    assert caught.value.magnitude == pytest.approx(1.0, rel=1e-3)
+
+
+def test_giving_up_leaves_every_state_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, near, far = ONE.double(), torch.tensor([0.0005, 0.0035]).double(), torch.tensor([100.0])
+    never_watched = floater.solve(stiff, p, near)
+    monkeypatch.setattr(stepper, "_WATCH", 400)
+    whole = floater.trajectory(stiff, p, 0.0005)
+    for _ in range(2):
+        with pytest.raises(TooManySteps, match="at the pace of the last steps"):
+            whole(far)
+    assert whole.steps == 400
+    assert torch.equal(whole(near), never_watched)
+    assert torch.equal(floater.solve(stiff, p, near), never_watched)
+    assert whole.steps > 800
+
+
+def test_dynamics_that_calm_down_are_given_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the pace is looked at first, it is fifty times too slow for the budget; half the budget is enough."""
+    monkeypatch.setattr(stepper, "_WATCH", 400)
+    solver = Dopri5(max_steps=2_000)
+    whole = floater.trajectory(lambda t, p: -3e3 * math.exp(-t) * (p - 1), 0 * ONE.double(), 200.0, solver=solver)
+    assert 400 < whole.steps < 1_000
+    pace = (whole.grid[400] - whole.grid[200]) / 200
+    assert 200.0 / pace > 50 * solver.max_steps
+
+
+def test_a_larger_budget_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That dynamics calm down all at once cannot be foreseen; `max_steps` says how long to hope."""
+
+    def law(t: float, p: Tensor) -> Tensor:
+        return -(3e3 if t < 0.6 else 1.0) * (p - 1)
+
+    monkeypatch.setattr(stepper, "_WATCH", 400)
+    with pytest.raises(TooManySteps, match="at the pace of the last steps"):
+        floater.solve(law, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=2_000))
+    states = floater.solve(law, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=100_000))
+    assert float(states) == pytest.approx(1.0, rel=1e-3)
+
+
 def test_too_many_fixed_steps_are_refused_before_the_first() -> None:
     calls = 0
 
@@ -287,6 +349,35 @@ def test_slope_of_the_wrong_shape(gradient: Gradient) -> None:
         match=r"must return a slope of the state's shape and type, \(2, 3\) of torch.float32, but returned \(3,\)",
     ):
         floater.solve(lambda t, p: p[0], torch.ones(2, 3), torch.tensor([1.0]), gradient=gradient)
+
+
+@pytest.mark.parametrize("dynamics", [lambda p: p, torch.nn.Linear(3, 3), lambda t, p, q: p], ids=["h(p)", "module", "h(t, p, q)"])
+def test_dynamics_that_do_not_take_time_and_state(dynamics: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`dynamics` must take two arguments, the time and the state, but .* does not; where"):
+        floater.solve(dynamics, torch.ones(3), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("dynamics", [MLPDynamics, None, 3.0])
+def test_dynamics_that_are_none(dynamics: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`dynamics` must be a module or a function h\(t, p\), but is"):
+        floater.solve(dynamics, torch.ones(3), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("make", [LinearDynamics, floater.SinusoidDynamics])
+def test_size_of_the_state_of_dynamics_without_a_fast_path(make: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"`p` must have the dynamics' size 4 as its last dimension, but has shape \(2, 3\)"):
+        floater.solve(make(4), torch.ones(2, 3), torch.tensor([1.0]))
+
+
+def test_steps_without_number() -> None:
+    with pytest.raises(TooManySteps, match=r"inf steps of 1e-300 are needed to reach time 1e\+10"):
+        floater.solve(growth, ONE, torch.tensor([1e10]), solver=Euler(1e-300))
+
+
+def test_messages_stay_on_one_line() -> None:
+    end: Any = torch.zeros(100, 100)
+    with pytest.raises(TimesError, match=r"`end` must be a finite number ≥ start = 0, but is a Tensor\."):
+        floater.trajectory(growth, ONE, end)
 
 
 def test_size_of_the_state() -> None:

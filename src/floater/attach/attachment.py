@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
-from ..errors import ArgumentError, AttachmentError, LengthError
+from ..errors import ArgumentError, AttachmentError, LayoutError, LengthError, brief
 from ..times import check_times
 from . import hooks
 from .indices import Places, Span
@@ -66,7 +66,12 @@ class Attachment(nn.Module):
         self._own: dict[str, Own] = {}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._holders: tuple[Any, ...] = ()  # a tuple, so that the model does not become a part of its own part
-        self._install(base, plan)
+        _check_free(plan)
+        try:
+            self._install(base, plan)
+        except Exception:
+            self.detach()  # what was installed before the trouble
+            raise
 
     # Building ---------------------------------------------------------------------------------------------------------
 
@@ -368,10 +373,12 @@ def attach(
     Returns:
         The attachment, which is also the submodule `floater` of the model. The global random state is left as it was.
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
     if attachment(model) is not None:
         raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
     if not isinstance(config, EncoderConfig):
-        raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {config!r}.")
+        raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}.")
     if positions not in ("keep", "replace"):
         raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
     if indices not in ("model", "mask"):
@@ -400,18 +407,26 @@ def base_of(model: nn.Module) -> nn.Module:
     return base if isinstance(base, nn.Module) else model
 
 
+def _check_free(plan: Plan) -> None:
+    """Refuse a second attachment, also where the first was made through the model's base or a model around it."""
+    for stack in plan.stacks:
+        if any(isinstance(hook, hooks.Entry) for hook in stack.module._forward_pre_hooks.values()):
+            raise AttachmentError(
+                f"The {stack.name} has an attachment already, made through its base or a model around it; call its detach() first."
+            )
+
+
 def _is_additive(config: EncoderConfig) -> bool:
     return not isinstance(config, RotaryConfig)
 
 
 def _head_size(base: nn.Module, dim: int) -> int:
-    config: Any = base.config
-    heads = next(
-        value
-        for name in ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads")
-        if isinstance(value := getattr(config, name, None), int)
-    )
-    return math.floor(dim / heads)
+    config: Any = getattr(base, "config", None)
+    for name in ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int):
+            return math.floor(dim / heads)
+    raise LayoutError(f"The config of {type(base).__name__} does not say how many heads turn (num_attention_heads).")
 
 
 def _as_rows(times: Any, name: str) -> Tensor | None:

@@ -192,6 +192,8 @@ def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
         if not find(model, path):
             raise LayoutError(f"`targets[{key!r}]` = {path!r} matches no module. {_candidates(model)}")
     blocks = targets["blocks"]
+    if any(isinstance(module, nn.ModuleList) for module in find(model, blocks)):
+        raise LayoutError(f"`targets['blocks']` = {blocks!r} must match blocks, but is a list of them; write '{blocks}.*'.")
     inner = {}
     for key in (part for part in _PARTS if part in targets):
         if not targets[key].startswith(blocks + "."):

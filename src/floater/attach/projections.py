@@ -94,8 +94,7 @@ _PLAIN = {positioned: plain for plain, positioned in _POSITIONED.items()}
 def equip(layer: nn.Module, name: str) -> Slot:
     """Turn a layer into its positioned kind, in place, and return its slot."""
     if type(layer) not in _POSITIONED:
-        kinds = " or ".join(kind.__name__ for kind in _POSITIONED)
-        raise LayoutError(f"Projection {name} must be a {kinds}, but is a {type(layer).__name__}.")
+        raise _no_projection(layer, name)
     slot = Slot()
     layer.__class__ = _POSITIONED[type(layer)]
     layer.slot = slot  # type: ignore[assignment]
@@ -108,11 +107,18 @@ def restore(layer: nn.Module) -> None:
     del layer.slot
 
 
-def out_width(layer: nn.Module) -> int:
+def out_width(layer: nn.Module, name: str) -> int:
     """Size of a projection's output."""
+    if not isinstance(layer, tuple(_POSITIONED)):
+        raise _no_projection(layer, name)
     width = layer.out_features if isinstance(layer, nn.Linear) else layer.nf
     assert isinstance(width, int)
     return width
+
+
+def _no_projection(layer: nn.Module, name: str) -> LayoutError:
+    kinds = " or ".join(kind.__name__ for kind in _POSITIONED)
+    return LayoutError(f"Projection {name} must be a {kinds}, but is a {type(layer).__name__}.")
 
 
 def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:

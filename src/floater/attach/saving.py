@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..encoders import KINDS
-from ..errors import AttachmentError, SavedError
+from ..errors import AttachmentError, LayoutError, SavedError, brief
 from .attachment import FORMAT, NAME, Attachment, attach, attachment, base_of
 from .card import model_card
 from .sites import Sites
@@ -61,6 +61,12 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
     made = attachment(model)
     if made is None:
         raise AttachmentError("The model has no attachment; call floater.attach first.")
+    if not (hasattr(model, "save_pretrained") and hasattr(model, "config")):
+        raise AttachmentError(
+            f"`model` must be a Hugging Face model to be saved as one, but is a {type(model).__name__}; "
+            "save its state_dict(), which holds the attachment too."
+        )
+    _check_folder(folder)
     with _aside(Path(folder)) as place:
         if base:
             state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
@@ -96,27 +102,70 @@ def from_pretrained(
     """
     if not hasattr(auto_class, "from_pretrained"):
         raise SavedError(f"`auto_class` must be a model class such as AutoModelForMaskedLM, but is {auto_class!r}.")
+    _check_folder(folder)
     place = Path(folder)
     if not place.is_dir():
         raise SavedError(f"{place} must be a folder with a saved model, but there is none.")
     description = _read_description(place)
     included = description.get("base", {}).get("included", True)
     where = place if included else Path(base) if base is not None else description["base"]["name"]
+    saved = _Saved(where)
+    if not saved.serves(auto_class):
+        raise SavedError(saved.unfit(auto_class))
     with _quiet():
         try:
             model = auto_class.from_pretrained(where, use_safetensors=True, **kwargs)
-        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
+            if "Unrecognized configuration class" in str(error):  # an Auto class without this architecture
+                raise SavedError(saved.unfit(auto_class)) from None
             hint = "" if included or base is not None else " Give base=… with the folder of the base model."
             raise SavedError(f"The base model at {where} cannot be loaded: {_first_line(error)}{hint}") from None
+    if not isinstance(model, nn.Module):
+        raise SavedError(saved.unfit(auto_class))
     if not included and fingerprint(model) != description["base"]["fingerprint"]:
         raise SavedError(
             f"The attachment in {place} was made for another base ({description['base']['name']}): the weights of {where} "
             "have another fingerprint. Give the right base, or attach anew."
         )
-    made = attach_described(model, description)
-    _load_weights(made, place, description)
+    tensors = _read_weights(place, description)
+    try:
+        made = attach_described(model, description)
+        _load_weights(made, place, tensors)
+    except (LayoutError, _Misfit):
+        if type(model).__name__ in saved.architectures:
+            raise
+        raise SavedError(saved.unfit(auto_class)) from None
     made.train(model.training)
     return model
+
+
+class _Misfit(SavedError):
+    """The saved weights do not fit the attachment that was made for them."""
+
+
+class _Saved:
+    """What the config.json of a saved base says of its architecture; empty where there is none to read."""
+
+    def __init__(self, where: str | Path) -> None:
+        self._where = where
+        try:
+            config = json.loads((Path(where) / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            config = {}
+        self.architectures: list[str] = config.get("architectures") or []
+        self._model_type = config.get("model_type")
+
+    def serves(self, auto_class: Any) -> bool:
+        """False for a class of another architecture, which transformers would fill with random weights."""
+        wanted = getattr(getattr(auto_class, "config_class", None), "model_type", None)
+        return not (wanted and self._model_type) or wanted == self._model_type
+
+    def unfit(self, auto_class: Any) -> str:
+        """What to say of a class that does not fit."""
+        name = getattr(auto_class, "__name__", repr(auto_class))
+        known = self.architectures[0] if self.architectures else f"a model of type {self._model_type!r}"
+        advice = f"transformers.{known}, or an Auto class that makes it" if self.architectures else "the class it was saved from"
+        return f"`auto_class` must fit the model at {self._where}, saved as {known}, but is {name}; use {advice}."
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -147,14 +196,13 @@ def _read_description(place: Path) -> dict[str, Any]:
     return found
 
 
-def _load_weights(made: Attachment, place: Path, description: Mapping[str, Any]) -> None:
-    tensors = _read_weights(place, description)
+def _load_weights(made: Attachment, place: Path, tensors: Mapping[str, Tensor]) -> None:
     baked = {name[len("baked.") :]: tensor for name, tensor in tensors.items() if name.startswith("baked.")}
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith("baked.")}
     try:
         made.encoders.load_state_dict(weights, strict=True)
     except RuntimeError as error:
-        raise SavedError(f"The weights in {place} do not fit their description: {_first_line(error, 1)}") from None
+        raise _Misfit(f"The weights in {place} do not fit their description: {_first_line(error, 1)}") from None
     if baked:
         like = next(made.encoders.parameters(), None)
         made.set_baked({name: table if like is None else table.to(like.device) for name, table in baked.items()})
@@ -185,6 +233,11 @@ def _load(file: Path) -> dict[str, Tensor]:
 def _file_hash(file: Path) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _check_folder(folder: object) -> None:
+    if not isinstance(folder, (str, os.PathLike)):
+        raise SavedError(f"`folder` must be a path, but is {brief(folder)}.")
 
 
 def _first_line(error: Exception, line: int = 0) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ..config import Config
-from ..errors import ArgumentError, LayoutError
+from ..errors import ArgumentError, ConfigError, LayoutError
 from .layouts import Layout, StackLayout, find
 from .projections import out_width
 
@@ -34,10 +34,25 @@ class Sites(Config):
     targets: dict[str, str] | None = None
     """Places by pattern, for architectures without a layout (see `layout_of`)."""
 
-    def __init__(self, kind: str, **settings: Any) -> None:
+    def __init__(self, kind: str, *unnamed: Any, **settings: Any) -> None:
         if kind not in KINDS:
             raise ArgumentError(f"`sites` must be one of {', '.join(map(repr, KINDS))}, but is {kind!r}.")
-        super().__init__(kind=kind, **settings)
+        super().__init__(*unnamed, kind=kind, **settings)
+        if kind == "input" and self.blocks is not None:
+            raise ConfigError(
+                f'`blocks` must be left out of Sites("input"), which is what enters the first block, but is {self.blocks}; '
+                'choose blocks with Sites("blocks", blocks=…) or Sites("qkv", blocks=…).'
+            )
+        if kind != "qkv" and set(self.projections) != set("qkv"):
+            raise ConfigError(
+                f"`projections` must be left out of Sites({kind!r}), which adds to what enters a block, but is {self.projections}; "
+                'choose projections with Sites("qkv", projections=…).'
+            )
+        if kind != "qkv" and "cross" in (self.stacks or ()):
+            raise ConfigError(
+                f"`stacks` of Sites({kind!r}) must be 'encoder' or 'decoder', but contain 'cross', a kind of attention; "
+                'choose it with Sites("qkv", stacks=…).'
+            )
 
 
 @dataclass(frozen=True)
@@ -159,7 +174,8 @@ class _Builder:
             fused = part == "qkv"
             parts = tuple(wanted) if fused else tuple(letter for letter in wanted if letter == part)
             if parts:
-                self._check_width(out_width(layer) // (3 if fused else 1), f"{paths[part]} of block {number}")
+                name = f"{paths[part]} of block {number}"
+                self._check_width(out_width(layer, name) // (3 if fused else 1), name)
                 axis: Literal["own", "source"] = "source" if cross and part in ("k", "v") else "own"
                 yield Place(parts, axis, layer, self._count(stack, number, len(parts)), fused)
 

@@ -150,6 +150,16 @@ class Flow(Encoder):
         for tensor, value in zip(tensors, now, strict=True):
             tensor.copy_(value)
 
+    @property
+    def steps(self) -> int:
+        """Steps that the present solution consists of."""
+        return 0 if self._solution is None else self._solution.trajectory.steps
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of h that the present solution took, rejected steps included."""
+        return 0 if self._solution is None else self._solution.trajectory.evaluations
+
     def dynamics_parameters(self) -> int:
         """Parameters of h alone, as the paper counts: without the starting points."""
         return sum(parameter.numel() for parameter in self.dynamics.parameters())

@@ -36,6 +36,11 @@ class Rotary(nn.Module):
 
     def forward(self, times: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Turn query and key [..., length, dim] whose tokens stand at `times` [..., length]."""
+        if not query.shape[-1] == key.shape[-1] == self.dim:
+            raise ArgumentError(
+                f"`query` and `key` must have heads of size {self.dim}, but have {query.shape[-1]} and {key.shape[-1]}; "
+                "split them into heads first."
+            )
         cosine, sine = (angle.to(query) for angle in self.angles(times))
         return _turn(query, cosine, sine), _turn(key, cosine, sine)
 
@@ -43,7 +48,8 @@ class Rotary(nn.Module):
         """Cosine and sine [..., length, dim/2] of the angles at `times`, float64."""
         half = torch.arange(self.dim // 2, dtype=torch.float64)
         frequencies = self.config.base ** (-2 * half / self.dim)
-        phase = (check_times(times) / self.delta).unsqueeze(-1) * frequencies.to(times.device)
+        checked = check_times(times)
+        phase = (checked / self.delta).unsqueeze(-1) * frequencies.to(checked.device)
         return phase.cos(), phase.sin()
 
 

@@ -24,7 +24,13 @@ _BLOCK_BYTES = 8 * 2**20
 _SAFETY, _SHRINK, _GROW, _TREND = 0.95, 0.2, 10.0, 0.04
 _LONGEST_GUESS = 1.6  # of a first step; the time between tokens is a tenth of a unit
 _TOGETHER = 16  # rows evaluated by one product: always as many, so that a row's bits do not depend on how many are asked for
+_WATCH = 4_000  # steps between two looks at the pace; a look compares the halves of that stretch
+_STEADY = 1.1  # a second half longer than the first by this factor is one that still grows
 _GRADIENT_SLACK = 10.0  # the integrals that gradients rest on may be this much coarser than the state
+_TOO_MANY = (
+    "stiff dynamics (fast decay, large weights) are not for explicit solvers: lower the weights; else raise `max_steps`, loosen "
+    "the tolerance, or give the dynamics a bounded view of time"
+)
 
 
 class Rows:
@@ -199,16 +205,33 @@ class Path:
     def _propose(self, end: float, clip: bool) -> float:
         if isinstance(self.solver, Adaptive):
             if self.steps + self.rejected >= self.solver.max_steps:
-                raise self._trouble(
-                    TooManySteps,
-                    f"{self.solver.max_steps} steps did not reach time {end:g}",
-                    "stiff dynamics (fast decay, large weights) are not for explicit solvers: lower the weights; else raise "
-                    "`max_steps`, loosen the tolerance, or give the dynamics a bounded view of time",
-                )
+                raise self._trouble(TooManySteps, f"{self.solver.max_steps} steps did not reach time {end:g}", _TOO_MANY)
+            if self.steps and self.steps % _WATCH == 0:
+                self._check_pace(self.solver.max_steps, end)
             length = self._step or 1.0
         else:
             length = self.start + (self.steps + 1) * self.solver.step - self.end
         return min(length, end - self.end) if clip else length
+
+    def _check_pace(self, budget: int, end: float) -> None:
+        """Raise where the steps that are left come nowhere near `end`, instead of taking them all first.
+
+        Steps that still grow are left to grow, so that dynamics which calm down get their time; and the pace must be ten times
+        too slow to be believed when 4 % of the budget are used, twice from 20 % on. Only whether to give up depends on `end`,
+        never a step.
+        """
+        half = _WATCH // 2
+        first, middle, last = self.grid[-1 - _WATCH], self.grid[-1 - half], self.end
+        pace = max(last - middle, 1e-300) / half
+        doubt = max(2.0, 0.4 * budget / self.steps)
+        left = budget - self.steps - self.rejected
+        if last - middle < _STEADY * (middle - first) and doubt * left * pace < end - last:
+            raise self._trouble(
+                TooManySteps,
+                f"at the pace of the last steps about {self.steps + (end - last) / pace:.1e} are needed to reach time {end:g}, "
+                f"but max_steps is {budget}",
+                _TOO_MANY,
+            )
 
     def _attempt(self, length: float) -> Tensor | None:
         """Try one step. Returns its polynomial, or None after a rejection."""
@@ -290,11 +313,11 @@ class Path:
 
     def _check_budget(self, end: float) -> None:
         assert not isinstance(self.solver, Adaptive)
-        needed = math.ceil((end - self.start) / self.solver.step)
+        needed = (end - self.start) / self.solver.step
         if needed > self.solver.max_steps:
             raise self._trouble(
                 TooManySteps,
-                f"{needed} steps of {self.solver.step:g} are needed to reach time {end:g}, "
+                f"{needed:.0f} steps of {self.solver.step:g} are needed to reach time {end:g}, "
                 f"but max_steps is {self.solver.max_steps}",
                 "take longer steps, raise `max_steps`, or use Dopri5",
             )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..errors import ArgumentError, StaleTrajectoryError, TimesError
+from ..errors import ArgumentError, StaleTrajectoryError, TimesError, brief
 from ..times import as_tensor
 from .fields import CallableField, Dynamics, Field
 from .gradients import Adjoint, Discrete, replay
@@ -239,14 +240,7 @@ def solve(
             f"`times` must be non-decreasing, but {flat[i]:g} is followed by {flat[i + 1]:g} (place {i + 1}); "
             "sort them, or call a trajectory, which takes any order."
         )
-    whole = Trajectory(
-        dynamics,
-        initial,
-        solver=solver,
-        gradient=gradient,
-        start=start,
-        keep_dense=times.requires_grad,
-    )
+    whole = Trajectory(dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=times.requires_grad)
     return whole(times)
 
 
@@ -266,15 +260,8 @@ def trajectory(
     """
     _check_start(start)
     if not (isinstance(end, (int, float)) and np.isfinite(end) and end >= start):
-        raise TimesError(f"`end` must be a finite number ≥ start = {start:g}, but is {end!r}.")
-    whole = Trajectory(
-        dynamics,
-        initial,
-        solver=solver,
-        gradient=gradient,
-        start=start,
-        keep_dense=True,
-    )
+        raise TimesError(f"`end` must be a finite number ≥ start = {start:g}, but is {brief(end)}.")
+    whole = Trajectory(dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=True)
     with torch.no_grad(), torch.autocast(initial.device.type, enabled=False):
         whole._path.advance(float(end))
     return whole
@@ -296,8 +283,13 @@ def _numbers(times: Tensor) -> np.ndarray:
 
 
 def _check_arguments(dynamics: object, initial: Tensor, solver: Solver, gradient: str, start: float) -> None:
-    if not callable(dynamics):
-        raise ArgumentError(f"`dynamics` must be a module or a function h(t, p), but is {dynamics!r}.")
+    if isinstance(dynamics, type) or not callable(dynamics):
+        raise ArgumentError(f"`dynamics` must be a module or a function h(t, p), but is {brief(dynamics)}.")
+    if not _takes_time_and_state(dynamics):
+        raise ArgumentError(
+            f"`dynamics` must take two arguments, the time and the state, but {brief(dynamics)} does not; "
+            "where h knows no time, write lambda t, p: h(p)."
+        )
     if not isinstance(initial, Tensor) or not initial.is_floating_point():
         kind = initial.dtype if isinstance(initial, Tensor) else type(initial).__name__
         raise ArgumentError(f"`initial` must be a tensor of floating-point numbers, but is {kind}.")
@@ -312,10 +304,21 @@ def _check_arguments(dynamics: object, initial: Tensor, solver: Solver, gradient
     _check_start(start)
 
 
+def _takes_time_and_state(dynamics: Callable[..., object]) -> bool:
+    """Whether h can be called as h(t, p), as far as its signature tells."""
+    try:
+        inspect.signature(dynamics.forward if isinstance(dynamics, nn.Module) else dynamics).bind(0.0, None)
+    except TypeError:
+        return False
+    except ValueError:  # built-in functions may have no signature
+        return True
+    return True
+
+
 def _just_after(time: float) -> float:
     return time + 1e-12 * max(1.0, abs(time))
 
 
 def _check_start(start: float) -> None:
     if not (isinstance(start, (int, float)) and np.isfinite(start)):
-        raise ArgumentError(f"`start` must be a finite number, but is {start!r}.")
+        raise ArgumentError(f"`start` must be a finite number, but is {brief(start)}.")

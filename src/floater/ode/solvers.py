@@ -23,7 +23,8 @@ class Adaptive:
     Args:
         rtol: allowed error of a step relative to the state.
         atol: allowed error of a step where the state is near zero.
-        max_steps: give up with an error after so many accepted and rejected steps.
+        max_steps: give up with an error after so many accepted and rejected steps, or earlier if their steady pace shows that
+            several times as many would be needed.
         max_step: never step further than this; `None` leaves it to the error estimate.
     """
 

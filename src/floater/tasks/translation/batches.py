@@ -134,5 +134,6 @@ class Collate:
 
 
 def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    """Rows of equal length, [rows, longest]; the shorter ones filled up."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

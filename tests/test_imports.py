@@ -1,0 +1,80 @@
+"""Imports flow one way, as docs/architecture.md draws them: read from the source, nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "floater"
+ORDER = [
+    *("errors", "files", "config", "recipes"),
+    *("times", "ode", "dynamics", "encoders", "attach"),
+    *("training", "tasks", "experiments", "report", "cli", "__main__"),
+]
+MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
+
+
+def parts(path: Path) -> tuple[str, ...]:
+    """("floater", "ode", "path") for ode/path.py, ("floater", "ode") for its __init__."""
+    names = ("floater", *path.relative_to(SOURCE).with_suffix("").parts)
+    return names[:-1] if names[-1] == "__init__" else names
+
+
+def imported(path: Path, text: str | None = None) -> Iterator[tuple[str, ...]]:
+    """Every module or name that a file imports, wherever in the file, as an absolute path."""
+    here = parts(path) if path.name == "__init__.py" else parts(path)[:-1]  # the package that `.` stands for
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8") if text is None else text)):
+        if isinstance(node, ast.Import):
+            yield from (tuple(name.name.split(".")) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            yield from ((*module, name.name) for name in node.names)
+
+
+def rooms(path: Path, text: str | None = None) -> set[str]:
+    """The rooms of the package that a file imports from; "" is the package's own __init__."""
+    ours = (names for names in imported(path, text) if names[0] == "floater")
+    known = {parts(module)[1] for module in MODULES}
+    return {names[1] if len(names) > 1 and names[1] in known else "" for names in ours}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: ".".join(parts(path)))
+def test_imports_flow_one_way(path: Path) -> None:
+    room = parts(path)[1]
+    assert room in ORDER, f"say in ORDER and in docs/architecture.md where {room} stands"
+    seen = rooms(path)
+    assert "" not in seen, "a room imports from other rooms, never from floater/__init__.py"
+    later = sorted(other for other in seen if ORDER.index(other) > ORDER.index(room))
+    assert not later, f"{room} stands before {', '.join(later)}"
+
+
+def test_only_encoders_call_the_solver() -> None:
+    """The dynamics know the solver's fields, which they offer it as a faster way."""
+    users = {parts(path)[1] for path in MODULES if "ode" in rooms(path)}
+    assert users <= {"ode", "dynamics", "encoders"}
+
+
+def test_figures_are_drawn_without_torch() -> None:
+    assert not [path for path in MODULES if parts(path)[1] == "report" and "torch" in {names[0] for names in imported(path)}]
+
+
+@pytest.mark.parametrize(
+    ("line", "room"),
+    [
+        ("from ..ode import solve", "ode"),
+        ("from ..ode.solve import solve", "ode"),
+        ("from .. import ode", "ode"),
+        ("import floater.ode.path", "ode"),
+        ("def f():\n    from floater.ode import solve", "ode"),
+        ("import floater", ""),
+        ("from .. import solve", ""),
+        ("from floater import FlowConfig", ""),
+        ("from . import hooks", "attach"),
+    ],
+)
+def test_no_way_of_importing_is_overlooked(line: str, room: str) -> None:
+    assert rooms(SOURCE / "attach" / "attachment.py", line) == {room}
