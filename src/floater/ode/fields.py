@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError, StaleTrajectoryError
 from .activations import Activation
+from .kernel import Kernel
 
 Dynamics = Callable[[float, Tensor], Tensor]
 
@@ -58,6 +59,22 @@ class Field(ABC):
         Writes the inner slope, and into `kept` what the reverse sweep needs to know about this stage.
         """
 
+    def stages(self, times: Sequence[float], terms: Tensor, heads: Sequence[Tensor], weights: Tensor, kept: Tensor) -> None:
+        """Evaluate all stages of a step but the first, each from those before it.
+
+        Args:
+            times: of the stages [S].
+            terms: constant rows, the inner state and the slopes [c + 1 + S, width]; the slopes are written.
+            heads: what stage s depends on, `terms[: c + 1 + s].t()` for each s.
+            weights: [S, c + 1 + S].
+            kept: [S, width]; written as `stage` does.
+        """
+        count = len(terms) - len(kept)
+        slopes, rows = terms[count:].unbind(), kept.unbind()
+        for s in range(1, len(rows)):
+            torch.mv(heads[s], weights[s, : count + s], out=rows[s])
+            self.stage(times[s], slopes[s], rows[s])
+
     @abstractmethod
     def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
         """Weighted sums [r, size] of the slopes of p, from weights [r, S] over the stages of a step."""
@@ -96,6 +113,31 @@ class Reverse(ABC):
     @abstractmethod
     def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
         """Cotangent of a stage's inner state, from that of its inner slope and its share of `spread`."""
+
+    def step(
+        self, base: int, tail: Tensor, reach: Tensor, slopes: Tensor, following: Tensor, spread: Tensor, shared: Tensor
+    ) -> None:
+        """Go back through the stages of one step, the last one first.
+
+        Args:
+            base: announced row of the step's first stage.
+            tail: cotangents of stages 2 … S, which are written, then of the inner state [S, width]: after the step when called,
+                before it on return.
+            reach: coupling of stages times the step's length [S + 1, S].
+            slopes: cotangents of the slopes [S, width]; all but the first are written.
+            following: of the slope that is shared with the step after [width]; on return, with the step before.
+            spread: what outputs send to the stages [S, width]; may be changed.
+            shared: what they send to the stage that is shared with the step after [width].
+        """
+        rows, shares = slopes.unbind(), spread.unbind()
+        last = len(rows) - 1
+        rows[last].copy_(following)
+        self.stage(base + last, rows[last], shares[last].add_(shared), tail[last - 1])
+        for s in reversed(range(1, last)):
+            torch.mv(tail[s:].t(), reach[s + 1 :, s], out=rows[s])
+            self.stage(base + s, rows[s], shares[s], tail[s - 1])
+        torch.mv(tail.t(), reach[1:, 0], out=following)
+        tail[last].copy_(tail.sum(0))
 
     @abstractmethod
     def gather(self, first: int, cotangents: Tensor) -> None:
@@ -256,6 +298,7 @@ class PerceptronField(Field):
             self.passing = 2
             self._level = torch.stack((self.b2, self.v2))
             self._shape = (self.rows, self.hidden)
+            self.kernel = Kernel(self.w21, activation.name) if Kernel.serves(self.w21, activation.name) else None
 
     def enter(self) -> Tensor:
         return (self.initial.view(self.rows, self.dim) @ self.w1.t()).view(-1)
@@ -263,6 +306,12 @@ class PerceptronField(Field):
     def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
         z = self.activation.apply_(kept) if self.activation.from_output else self.activation.forward(kept)
         torch.mm(z.view(self._shape), self.w21, out=slope.view(self._shape))
+
+    def stages(self, times: Sequence[float], terms: Tensor, heads: Sequence[Tensor], weights: Tensor, kept: Tensor) -> None:
+        if self.kernel is None:
+            super().stages(times, terms, heads, weights, kept)
+        else:
+            self.kernel.forward(terms, weights, kept)
 
     def constant_weights(self, times: Sequence[float], coupling: NDArray[np.float64]) -> NDArray[np.float64]:
         seen = np.array([self.view(time) for time in times])
@@ -307,7 +356,7 @@ class _PerceptronReverse(Reverse):
         self._slope21 = new(2, hidden)
         self._slope1 = new(2, field.width)  # b₁ and v₁, still a row a trajectory
         self._z = self._seen_rows = field.initial
-        self._derivative: tuple[Tensor, ...] = ()
+        self._derivative = field.initial
         self._shape, self._back = (field.rows, hidden), field.w21.t()
 
     def _seen(self, times: Tensor) -> Tensor:
@@ -330,13 +379,21 @@ class _PerceptronReverse(Reverse):
 
     def open_rows(self, kept: Tensor, times: Tensor) -> None:
         self._z = self._field.outputs(kept)
-        self._derivative = self._field.activation.derivative(kept).unbind()
+        self._derivative = self._field.activation.derivative(kept)
         self._seen_rows = self._seen(times)
 
     def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
         shape = self._shape
         torch.addmm(spread.view(shape), slope_cotangent.view(shape), self._back, out=out.view(shape))
         out.mul_(self._derivative[row])
+
+    def step(
+        self, base: int, tail: Tensor, reach: Tensor, slopes: Tensor, following: Tensor, spread: Tensor, shared: Tensor
+    ) -> None:
+        if self._field.kernel is None:
+            super().step(base, tail, reach, slopes, following, spread, shared)
+        else:
+            self._field.kernel.reverse(tail, reach, slopes, following, spread, shared, self._derivative[base:])
 
     def gather(self, first: int, cotangents: Tensor) -> None:
         self._slope1.addmm_(self._seen_rows[:, first : first + len(cotangents)], cotangents)

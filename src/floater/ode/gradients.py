@@ -126,7 +126,6 @@ def _sweep(path: Path, outputs: _Outputs) -> tuple[Tensor, tuple[Tensor | None, 
     from_next = field.initial.new_zeros(width)  # cotangent of the shared stage's slope, from the step after
     shared = field.initial.new_zeros(width)  # spread of the shared stage, from the step after
     tail = field.initial.new_zeros(stages, width)  # cotangents of stages 2 … S, then of the inner state after the step
-    tails = [tail[s:].t() for s in range(stages)]
     carried = tail[-1]
 
     for first, count, kept in path.stages.spans(outputs.steps):
@@ -140,24 +139,15 @@ def _sweep(path: Path, outputs: _Outputs) -> tuple[Tensor, tuple[Tensor | None, 
         windows = kept.as_strided((count, stages, width), ((stages - 1) * width, width, 1), kept.storage_offset())
         spread = reverse.spread(moments, weights, times, windows)
         slope_cotangents = new(kept.shape[0], width)
-        slope_rows = slope_cotangents.unbind()
         reverse.open_rows(kept, torch.cat((times[:, :-1].reshape(-1), times[-1:, -1])))
         for step in reversed(range(count)):
             base = step * (stages - 1)
-            row = base + stages - 1
             reach = coupling * path.lengths[first + step]
-            shares = spread[step].unbind()
-            slope_rows[row].copy_(from_next)
-            reverse.stage(row, slope_rows[row], shares[-1].add_(shared), tail[-2])
-            for s in reversed(range(1, stages - 1)):
-                row = base + s
-                torch.mv(tails[s], reach[s + 1 :, s], out=slope_rows[row])
-                reverse.stage(row, slope_rows[row], shares[s], tail[s - 1])
-            torch.mv(tails[0], reach[1:, 0], out=from_next)
+            rows = slope_cotangents[base : base + stages]
+            reverse.step(base, tail, reach, rows, from_next, spread[step], shared)
             reverse.gather(base + 1, tail[:-1])
-            carried.copy_(tail.sum(0))
-            shared = shares[0]
-        slope_rows[0].zero_()  # this stage belongs to the block before, or to the very beginning
+            shared = spread[step, 0]
+        slope_cotangents[0].zero_()  # this stage belongs to the block before, or to the very beginning
         reverse.close_rows(slope_cotangents)
     reverse.open_rows(path.stages.window(0)[:1], torch.tensor([path.start], dtype=torch.float64))
     reverse.stage(0, from_next, shared, tail[0])

@@ -239,11 +239,8 @@ class Path:
         window = self.stages.window(self.steps)
         times = [self.end + node * length for node in tableau.nodes]
         weights = self._weights(times, length * self._coupling)
-        constants = len(self._rows) - 1 - tableau.stages
-        rows = window.unbind()
-        for s in range(1, tableau.stages):
-            torch.mv(self._heads[s], weights[s, : constants + 1 + s], out=rows[s])
-            self._evaluate(times[s], self._each_slope[s], rows[s])
+        self.field.stages(times, self._rows, self._heads, weights, window)
+        self.evaluations += tableau.stages - 1
         sums = self.field.combine(self._sums * length, times, self._slopes, window)
         polynomial = self.dense.window(self.steps)
         polynomial[0] = self.state
