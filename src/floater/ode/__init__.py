@@ -5,8 +5,8 @@ from .activations import Activation as Activation
 from .fields import CallableField as CallableField
 from .fields import Dynamics as Dynamics
 from .fields import Field as Field
-from .fields import PerceptronField as PerceptronField
 from .path import Path as Path
+from .perceptrons import perceptron as perceptron
 from .solve import Gradient as Gradient
 from .solve import ProvidesField as ProvidesField
 from .solve import Trajectory as Trajectory

@@ -1,8 +1,8 @@
-/* The stages of one Runge-Kutta step, and of its reverse, for a slope that is a matrix times tanh (or relu) of the state.
+/* The stages of one Runge-Kutta step, and of its reverse, for h = W2·act(W1·p + shift) + level.
 
-   A step has six dependent products of a thin matrix (a row a trajectory) with one fixed square matrix. Calling a BLAS and a
-   dozen tensor operations for each costs as much as the arithmetic; here a step is one call. The matrix is packed once into
-   panels of 16 columns. Threads own columns, so a stage needs one barrier, and no result depends on how many threads there are.
+   A step is a chain of thin products (a row a trajectory) with two fixed matrices. Calling a BLAS and a dozen tensor operations
+   for each costs as much as the arithmetic; here a step is one call. The matrices are packed once into panels of 16 columns.
+   Threads own columns, so a product needs one barrier, and no result depends on how many threads there are.
 
    Built where a C compiler is found; without it the same steps are made of tensor operations. */
 
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #define PANEL 16
+#define STRETCH 256 /* of a panel, that stays in the nearest cache while all rows pass by */
 
 typedef float v8 __attribute__((vector_size(32)));
 typedef float v8u __attribute__((vector_size(32), aligned(4), may_alias)); /* for loads and stores anywhere */
@@ -68,146 +69,239 @@ INLINE v8 tanh8(v8 x) {
 
 INLINE v8 relu8(v8 x) { return choose(x > all(0.0f), x, choose(x == x, all(0.0f), x)); }
 
-/* Rows of a thin product: out[r, 0:16] = left[r] · panel, or (add + that) ⊙ scale. */
+/* What happens to a product before it is stored. */
+enum { PLAIN, SHIFT, ACTIVATE, DERIVE };
+
+INLINE v8 ended(v8 x, int end, int relu, const float *shift, const float *z) {
+    if (end == SHIFT || end == ACTIVATE) x = x + load(shift);
+    if (end == ACTIVATE) x = relu ? relu8(x) : tanh8(x);
+    if (end == DERIVE) {
+        v8 value = load(z);
+        x = relu ? choose(value > all(0.0f), x, x * 0.0f) : x * (1.0f - value * value);
+    }
+    return x;
+}
+
+/* Some rows of a thin product, over a stretch of its depth: out[r, 0:16] = end((0 or out) + left[r] · panel). */
 #define MICRO(R)                                                                                                          \
-    INLINE void micro##R(long depth, const float *left, long stride, const float *panel, float *out, const float *add,    \
-                         const float *scale) {                                                                            \
+    INLINE void micro##R(long depth, const float *left, long across, const float *panel, float *out, long stride, int more, \
+                         int end, int relu, const float *shift, const float *z, long apart) {                             \
         v8 low[R], high[R];                                                                                               \
-        for (int r = 0; r < R; r++) low[r] = high[r] = all(0.0f);                                                         \
+        for (int r = 0; r < R; r++) {                                                                                     \
+            low[r] = more ? load(out + r * stride) : all(0.0f);                                                           \
+            high[r] = more ? load(out + r * stride + 8) : all(0.0f);                                                      \
+        }                                                                                                                 \
         for (long k = 0; k < depth; k++) {                                                                                \
             v8 b0 = *(const v8 *)(panel + k * PANEL), b1 = *(const v8 *)(panel + k * PANEL + 8);                          \
             for (int r = 0; r < R; r++) {                                                                                 \
-                v8 a = all(left[r * stride + k]);                                                                         \
+                v8 a = all(left[r * across + k]);                                                                         \
                 low[r] += a * b0;                                                                                         \
                 high[r] += a * b1;                                                                                        \
             }                                                                                                             \
         }                                                                                                                 \
         for (int r = 0; r < R; r++) {                                                                                     \
-            v8 x = low[r], y = high[r];                                                                                   \
-            if (add) {                                                                                                    \
-                x = (x + load(add + r * stride)) * load(scale + r * stride);                                              \
-                y = (y + load(add + r * stride + 8)) * load(scale + r * stride + 8);                                      \
-            }                                                                                                             \
-            store(out + r * stride, x);                                                                                   \
-            store(out + r * stride + 8, y);                                                                               \
+            store(out + r * stride, ended(low[r], end, relu, shift, z + r * apart));                                      \
+            store(out + r * stride + 8, ended(high[r], end, relu, shift + 8, z + r * apart + 8));                         \
         }                                                                                                                 \
     }
 MICRO(1) MICRO(2) MICRO(3) MICRO(4) MICRO(5) MICRO(6)
 
 typedef struct {
-    long rows, hidden, stages;
-    const float *packed;
+    long stages, rows, dim, hidden;
     int relu, threads;
     atomic_long arrived;
-    void (*work)(void *job, long first, long last, long *met);
+    void (*work)(void *job, long number, long threads);
 } Team;
 
-static inline void pause_a_little(long turn) {
-    if (turn > 4000)
-        sched_yield();
-#if defined(__x86_64__)
-    else
-        __builtin_ia32_pause();
-#endif
+/* A thread's columns of something `width` columns wide. */
+static void share(long width, long number, long threads, long *first, long *last) {
+    long panels = width / PANEL;
+    *first = panels * number / threads * PANEL;
+    *last = panels * (number + 1) / threads * PANEL;
 }
 
 /* Wait until every thread has come here `met` times. */
-static void meet(Team *team, long *met) {
-    if (team->threads < 2) return;
-    long wanted = ++*met * team->threads;
+static void meet(Team *team, long threads, long *met) {
+    if (threads < 2) return;
+    long wanted = ++*met * threads;
     atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
-    for (long turn = 0; atomic_load_explicit(&team->arrived, memory_order_acquire) < wanted; turn++) pause_a_little(turn);
+    for (long turn = 0; atomic_load_explicit(&team->arrived, memory_order_acquire) < wanted; turn++) {
+        if (turn > 4000) sched_yield();
+#if defined(__x86_64__)
+        else __builtin_ia32_pause();
+#endif
+    }
 }
 
-WIDE static void product(const Team *team, const float *left, float *out, const float *add, const float *scale, long first,
-                         long last) {
-    long hidden = team->hidden;
-    for (long column = first; column < last; column += PANEL) {
-        const float *panel = team->packed + column * hidden;
-        for (long row = 0; row < team->rows; row += 6) {
-            long place = row * hidden;
-            const float *l = left + place, *a = add ? add + place + column : 0, *c = add ? scale + place + column : 0;
-            float *o = out + place + column;
-            switch (team->rows - row) {
-                case 1: micro1(hidden, l, hidden, panel, o, a, c); break;
-                case 2: micro2(hidden, l, hidden, panel, o, a, c); break;
-                case 3: micro3(hidden, l, hidden, panel, o, a, c); break;
-                case 4: micro4(hidden, l, hidden, panel, o, a, c); break;
-                case 5: micro5(hidden, l, hidden, panel, o, a, c); break;
-                default: micro6(hidden, l, hidden, panel, o, a, c);
+/* A matrix whose rows lie `stride` apart. */
+typedef struct {
+    float *at;
+    long stride;
+} Block;
+
+/* Columns first … last of end(left · matrix), for a packed matrix of this depth. `shift` is a row. */
+WIDE static void product(const Team *team, const float *packed, long depth, Block left, Block out, int end, const float *shift,
+                         Block z, long first, long last) {
+    for (long column = first; column < last; column += PANEL)
+        for (long k = 0; k < depth; k += STRETCH) {
+            long deep = depth - k < STRETCH ? depth - k : STRETCH;
+            int now = k + deep < depth ? PLAIN : end;
+            const float *panel = packed + column * depth + k * PANEL, *s = shift + column;
+            for (long row = 0; row < team->rows; row += 6) {
+                const float *l = left.at + row * left.stride + k, *v = z.at + row * z.stride + column;
+                float *o = out.at + row * out.stride + column;
+                switch (team->rows - row) {
+                    case 1: micro1(deep, l, left.stride, panel, o, out.stride, k > 0, now, team->relu, s, v, z.stride); break;
+                    case 2: micro2(deep, l, left.stride, panel, o, out.stride, k > 0, now, team->relu, s, v, z.stride); break;
+                    case 3: micro3(deep, l, left.stride, panel, o, out.stride, k > 0, now, team->relu, s, v, z.stride); break;
+                    case 4: micro4(deep, l, left.stride, panel, o, out.stride, k > 0, now, team->relu, s, v, z.stride); break;
+                    case 5: micro5(deep, l, left.stride, panel, o, out.stride, k > 0, now, team->relu, s, v, z.stride); break;
+                    default: micro6(deep, l, left.stride, panel, o, out.stride, k > 0, now, team->relu, s, v, z.stride);
+                }
             }
         }
-    }
 }
 
-/* sum_j weights[j] · terms[j] over some columns, then perhaps a nonlinearity. */
-WIDE static void weigh(const Team *team, const float *weights, long stride, const float *terms, long count, float *out,
-                       int nonlinear, long first, long last) {
-    long hidden = team->hidden, width = team->rows * hidden;
+/* start + sum_j weights[j * stride] · terms[j] over some columns; `start` may be missing. */
+WIDE static void weigh(const Team *team, const float *weights, long stride, const float *terms, long count, const float *start,
+                       Block out, long first, long last) {
+    long dim = team->dim, size = team->rows * dim;
     for (long row = 0; row < team->rows; row++)
-        for (long i = row * hidden + first; i < row * hidden + last; i += 8) {
+        for (long column = first; column < last; column += 8) {
+            long i = row * dim + column;
             v8 sum = all(weights[0]) * load(terms + i);
-            for (long j = 1; j < count; j++) sum += all(weights[j * stride]) * load(terms + j * width + i);
-            if (nonlinear) sum = team->relu ? relu8(sum) : tanh8(sum);
-            store(out + i, sum);
+            for (long j = 1; j < count; j++) sum += all(weights[j * stride]) * load(terms + j * size + i);
+            store(out.at + row * out.stride + column, start ? sum + load(start + i) : sum);
         }
 }
 
 typedef struct {
     Team team;
-    float *terms;   /* constants, inner state, slopes [count + stages, width] */
-    const float *weights; /* [stages, count + stages] */
-    float *kept;    /* [stages, width] */
-    long count;
+    const float *first, *second; /* packed W1ᵀ [dim, hidden] and W2ᵀ [hidden, dim] */
+    float *terms;                /* the state, then the slopes of all stages [1 + stages, size] */
+    const float *weights;        /* [stages, 1 + stages] */
+    const float *shifts, *levels; /* what time and biases add [stages, hidden] and [stages, dim] */
+    float *kept;                 /* of each stage and trajectory the state, then act(·) [stages, rows, dim + hidden] */
 } Forward;
 
-WIDE static void forward(void *job, long first, long last, long *met) {
+WIDE static void forward(void *job, long number, long threads) {
     Forward *f = job;
     Team *team = &f->team;
-    long width = team->rows * team->hidden;
+    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, both = dim + hidden, met = 0;
+    long d0, d1, h0, h1;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
     for (long s = 1; s < team->stages; s++) {
-        float *kept = f->kept + s * width;
-        weigh(team, f->weights + s * (f->count + team->stages), 1, f->terms, f->count + s, kept, 1, first, last);
-        meet(team, met);
-        product(team, kept, f->terms + (f->count + s) * width, 0, 0, first, last);
+        Block x = {f->kept + s * team->rows * both, both}, z = {x.at + dim, both}, slope = {f->terms + (1 + s) * size, dim};
+        weigh(team, f->weights + s * (1 + team->stages), 1, f->terms, 1 + s, 0, x, d0, d1);
+        meet(team, threads, &met);
+        product(team, f->first, dim, x, z, ACTIVATE, f->shifts + s * hidden, z, h0, h1);
+        meet(team, threads, &met);
+        product(team, f->second, hidden, z, slope, SHIFT, f->levels + s * dim, slope, d0, d1);
     }
 }
 
 typedef struct {
     Team team;
-    float *tail;             /* cotangents of stages 2 … S, then of the inner state after the step [stages, width] */
-    const float *reach;      /* coupling times length [stages + 1, stages] */
-    float *slopes;           /* cotangents of slopes [stages, width]; rows 2 … S are written */
-    float *next;             /* in: of the shared slope, from the step after; out: the same for the step before [width] */
-    float *spread;           /* what outputs send to the stages [stages, width] */
-    const float *shared;     /* what they send to the shared stage, from the step after [width] */
-    const float *derivative; /* of the nonlinearity at the stages [stages, width] */
+    const float *first, *second; /* packed W1 [hidden, dim] and W2 [dim, hidden] */
+    float *tail;                 /* cotangents of stages 2 … S, then of the state after the step [stages, size] */
+    const float *reach;          /* coupling times length [stages + 1, stages] */
+    float *slopes;               /* cotangents of slopes [stages, size]; rows 2 … S are written */
+    float *inner;                /* cotangents of W1·p + shift [stages, rows·hidden]; rows 2 … S are written */
+    float *next;                 /* in: of the shared slope, from the step after; out: the same for the step before [size] */
+    const float *spread;         /* what outputs send to the slopes [stages, size] */
+    const float *shared;         /* what they send to the shared one, from the step after [size] */
+    const float *kept;           /* as in Forward */
 } Reverse;
 
-WIDE static void reverse(void *job, long first, long last, long *met) {
+WIDE static void reverse(void *job, long number, long threads) {
     Reverse *r = job;
     Team *team = &r->team;
-    long hidden = team->hidden, width = team->rows * hidden, stages = team->stages;
+    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, deep = team->rows * hidden, stages = team->stages;
+    long d0, d1, h0, h1, met = 0;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
     for (long row = 0; row < team->rows; row++)
-        for (long i = row * hidden + first; i < row * hidden + last; i += 8) {
-            long end = (stages - 1) * width + i;
-            store(r->slopes + end, load(r->next + i));
-            store(r->spread + end, load(r->spread + end) + load(r->shared + i));
-        }
+        for (long i = row * dim + d0; i < row * dim + d1; i += 8)
+            store(r->slopes + (stages - 1) * size + i,
+                  load(r->next + i) + load(r->spread + (stages - 1) * size + i) + load(r->shared + i));
     for (long s = stages - 1; s > 0; s--) {
-        float *slope = r->slopes + s * width;
+        Block slope = {r->slopes + s * size, dim}, inner = {r->inner + s * deep, hidden}, out = {r->tail + (s - 1) * size, dim};
+        Block z = {(float *)r->kept + s * (size + deep) + dim, dim + hidden};
         if (s < stages - 1)
-            weigh(team, r->reach + (s + 1) * stages + s, stages, r->tail + s * width, stages - s, slope, 0, first, last);
-        meet(team, met);
-        product(team, slope, r->tail + (s - 1) * width, r->spread + s * width, r->derivative + s * width, first, last);
+            weigh(team, r->reach + (s + 1) * stages + s, stages, r->tail + s * size, stages - s, r->spread + s * size, slope, d0, d1);
+        meet(team, threads, &met);
+        product(team, r->second, dim, slope, inner, DERIVE, z.at, z, h0, h1);
+        meet(team, threads, &met);
+        product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
     }
-    weigh(team, r->reach + stages, stages, r->tail, stages, r->next, 0, first, last);
+    weigh(team, r->reach + stages, stages, r->tail, stages, 0, (Block){r->next, dim}, d0, d1);
     for (long row = 0; row < team->rows; row++)
-        for (long i = row * hidden + first; i < row * hidden + last; i += 8) {
+        for (long i = row * dim + d0; i < row * dim + d1; i += 8) {
             v8 sum = load(r->tail + i);
-            for (long s = 1; s < stages; s++) sum += load(r->tail + s * width + i);
-            store(r->tail + (stages - 1) * width + i, sum);
+            for (long s = 1; s < stages; s++) sum += load(r->tail + s * size + i);
+            store(r->tail + (stages - 1) * size + i, sum);
         }
+}
+
+typedef struct {
+    Team team;
+    const float *first;   /* packed W1ᵀ */
+    const float *error, *before, *after; /* error estimate of the step, states before and after it [size] */
+    const float *weights; /* of the stages in the error estimate, without the length [stages] */
+    const float *kept;    /* as in Forward */
+    float *missed;        /* room for the error of the hidden layer [rows·hidden] */
+    double *sums;         /* room for 5 sums a panel of columns [panels of the wider side, 5] */
+    float relative, absolute;
+} Measure;
+
+INLINE double added(v8 x) {
+    double sum = 0;
+    for (int i = 0; i < 8; i++) sum += x[i];
+    return sum;
+}
+
+/* Sums of squares of: error over scale (and the scale itself), act(·), its error, and the error of the hidden layer. */
+WIDE static void measure(void *job, long number, long threads) {
+    Measure *m = job;
+    Team *team = &m->team;
+    long dim = team->dim, hidden = team->hidden, both = dim + hidden, d0, d1, h0, h1;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
+    i8 size = ~(i8)all(-0.0f);
+    for (long column = d0; column < d1; column += PANEL) {
+        v8 errors = all(0.0f), scales = all(0.0f);
+        for (long row = 0; row < team->rows; row++)
+            for (long i = row * dim + column; i < row * dim + column + PANEL; i += 8) {
+                v8 one = (v8)((i8)load(m->before + i) & size), two = (v8)((i8)load(m->after + i) & size);
+                v8 scale = choose(one > two, one, two) * m->relative + m->absolute;
+                scale = choose(one == one, scale, one); /* not a number stays one */
+                v8 share = load(m->error + i) / scale;
+                errors += share * share;
+                scales += scale;
+            }
+        m->sums[column / PANEL * 5] = added(errors);
+        m->sums[column / PANEL * 5 + 1] = added(scales);
+    }
+    Block last = {(float *)m->kept + (team->stages - 1) * team->rows * both + dim, both}, missed = {m->missed, hidden};
+    product(team, m->first, dim, (Block){(float *)m->error, dim}, missed, DERIVE, m->error, last, h0, h1);
+    for (long column = h0; column < h1; column += PANEL) {
+        v8 squares = all(0.0f), errors = all(0.0f), wrongs = all(0.0f);
+        for (long row = 0; row < team->rows; row++)
+            for (long i = column; i < column + PANEL; i += 8) {
+                v8 error = all(0.0f), wrong = load(m->missed + row * hidden + i);
+                for (long s = 0; s < team->stages; s++) {
+                    v8 z = load(m->kept + (s * team->rows + row) * both + dim + i);
+                    squares += z * z;
+                    error += m->weights[s] * z;
+                }
+                errors += error * error;
+                wrongs += wrong * wrong;
+            }
+        m->sums[column / PANEL * 5 + 2] = added(squares);
+        m->sums[column / PANEL * 5 + 3] = added(errors);
+        m->sums[column / PANEL * 5 + 4] = added(wrongs);
+    }
 }
 
 /* The OpenMP runtime that torch has loaded: its threads are awake already. Without it, one thread does everything. */
@@ -223,38 +317,48 @@ void floater_threads(void *parallel, void *number, void *count) {
 
 static void labour(void *job) {
     Team *team = job;
-    long panels = team->hidden / PANEL, met = 0, number = 0, threads = 1;
-    if (team->threads > 1) {
-        number = thread_number();
-        threads = thread_count(); /* may be fewer than were asked for */
-        team->threads = (int)threads; /* every thread writes the same */
-    }
-    team->work(job, panels * number / threads * PANEL, panels * (number + 1) / threads * PANEL, &met);
+    if (team->threads > 1)
+        team->work(job, thread_number(), thread_count()); /* may be fewer than were asked for */
+    else
+        team->work(job, 0, 1);
 }
 
 static void together(Team *team) {
-    if (!run_parallel) team->threads = 1;
-    if (team->threads > team->hidden / PANEL) team->threads = (int)(team->hidden / PANEL);
-    if (team->threads > 1)
+    long least = team->dim < team->hidden ? team->dim : team->hidden;
+    if (team->threads > least / PANEL) team->threads = (int)(least / PANEL);
+    if (run_parallel && team->threads > 1) {
         run_parallel(labour, team, (unsigned)team->threads, 0);
-    else
+    } else {
+        team->threads = 1;
         labour(team);
+    }
 }
 
-void floater_pack(const float *matrix, long hidden, long by_row, long by_column, float *packed) {
-    for (long first = 0; first < hidden; first += PANEL)
-        for (long k = 0; k < hidden; k++)
+/* A matrix [depth, width] by panels of 16 columns. */
+void floater_pack(const float *matrix, long depth, long width, long by_row, long by_column, float *packed) {
+    for (long first = 0; first < width; first += PANEL)
+        for (long k = 0; k < depth; k++)
             for (long i = 0; i < PANEL; i++) *packed++ = matrix[k * by_row + (first + i) * by_column];
 }
 
-void floater_forward(const float *packed, float *terms, const float *weights, float *kept, long count, long stages, long rows,
-                     long hidden, int relu, int threads) {
-    Forward job = {{rows, hidden, stages, packed, relu, threads, 0, forward}, terms, weights, kept, count};
+void floater_forward(const float *first, const float *second, float *terms, const float *weights, const float *shifts,
+                     const float *levels, float *kept, long stages, long rows, long dim, long hidden, int relu, int threads) {
+    Forward job = {{stages, rows, dim, hidden, relu, threads, 0, forward}, first, second, terms, weights, shifts, levels, kept};
     together(&job.team);
 }
 
-void floater_reverse(const float *packed, float *tail, const float *reach, float *slopes, float *next, float *spread,
-                     const float *shared, const float *derivative, long stages, long rows, long hidden, int threads) {
-    Reverse job = {{rows, hidden, stages, packed, 0, threads, 0, reverse}, tail, reach, slopes, next, spread, shared, derivative};
+void floater_reverse(const float *first, const float *second, float *tail, const float *reach, float *slopes, float *inner,
+                     float *next, const float *spread, const float *shared, const float *kept, long stages, long rows, long dim,
+                     long hidden, int relu, int threads) {
+    Reverse job = {{stages, rows, dim, hidden, relu, threads, 0, reverse}, first, second, tail, reach, slopes, inner, next, spread,
+                   shared, kept};
+    together(&job.team);
+}
+
+void floater_measure(const float *first, const float *error, const float *before, const float *after, const float *weights,
+                     const float *kept, float *missed, double *sums, long stages, long rows, long dim, long hidden, int relu,
+                     int threads, float relative, float absolute) {
+    Measure job = {{stages, rows, dim, hidden, relu, threads, 0, measure}, first, error, before, after, weights, kept, missed, sums,
+                   relative, absolute};
     together(&job.team);
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +19,17 @@ from torch import Tensor, nn
 
 from ..errors import ArgumentError, StaleTrajectoryError
 from .activations import Activation
-from .kernel import Kernel
 
 Dynamics = Callable[[float, Tensor], Tensor]
+
+
+class Attempt(NamedTuple):
+    """A step that may be accepted: states p before and after it, its error estimate, its length."""
+
+    before: Tensor
+    after: Tensor
+    error: Tensor
+    length: float
 
 
 class Field(ABC):
@@ -37,6 +46,8 @@ class Field(ABC):
     initial: Tensor
     inputs: tuple[Tensor, ...]
     width: int
+    kept_width: int
+    """Number of elements that a stage keeps for the reverse sweep; its inner state comes first."""
     constants: Tensor
     """Rows [c, width] that enter the inner state of a stage with weights of their own: what the time and the biases add."""
     passing: int = 0
@@ -86,6 +97,22 @@ class Field(ABC):
     def strain(self, weights: Tensor, slopes: Tensor, kept: Tensor, length: float) -> float:
         """Error of what the gradient rests on, beyond the state itself; 0 where nothing is known of it."""
         return 0.0
+
+    def measure(
+        self, step: Attempt, weights: Tensor, slopes: Tensor, kept: Tensor, relative: float, absolute: float
+    ) -> tuple[float, float, float]:
+        """How large the error of a step is: relative to its scale (root mean square), the sum of the scales, and the strain.
+
+        Args:
+            step: the step.
+            weights: of the stages in the error estimate, without the length [1, S].
+            slopes: inner slopes of the stages.
+            kept: what the stages kept.
+            relative, absolute: tolerances, which make the scale of each element.
+        """
+        scale = torch.maximum(step.before.abs(), step.after.abs()).mul_(relative).add_(absolute)
+        error = float(torch.linalg.vector_norm(step.error / scale)) / max(1, scale.numel()) ** 0.5
+        return error, float(scale.sum()), self.strain(weights, slopes, kept, step.length)
 
     def check_unchanged(self) -> None:
         """Raise if the weights are no longer those the trajectory was solved with."""
@@ -159,7 +186,7 @@ class CallableField(Field):
         self._dynamics = dynamics
         self._shape = initial.shape
         self.initial = initial.detach().reshape(-1)
-        self.width = self.initial.numel()
+        self.width = self.kept_width = self.initial.numel()
         self.constants = self.initial.new_empty(0, self.width)
         self.inputs = self._find_inputs(initial, start) if inputs is None else inputs
         self._versions = tuple(tensor._version for tensor in self.inputs)
@@ -248,8 +275,8 @@ class _CallableReverse(Reverse):
         return inner_cotangent + state_cotangent, tuple(self._gradients)
 
 
-class PerceptronField(Field):
-    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂ for many trajectories at once; v: a weight's last column.
+class Perceptron(Field):
+    """What all ways to step h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂ share; v: a weight's last column.
 
     Keeps copies of the weights, so that a trajectory stays true to the weights it was solved with.
 
@@ -286,10 +313,44 @@ class PerceptronField(Field):
         with torch.no_grad():
             self.initial = initial.detach().reshape(-1)
             self.rows = self.initial.numel() // self.dim
-            self.width = self.rows * self.hidden
             (weight1, bias1), (weight2, bias2) = first, second
             self.w1, self.v1, self.b1 = weight1[:, :-1].contiguous(), weight1[:, -1].contiguous(), bias1.clone()
             self.w2, self.v2, self.b2 = weight2[:, :-1].contiguous(), weight2[:, -1].contiguous(), bias2.clone()
+
+    def outputs(self, kept: Tensor) -> Tensor:
+        """act(·) of stages, from what they kept."""
+        return kept if self.activation.from_output else self.activation.forward(kept)
+
+    def strained(self, weights: Tensor, z: Tensor, missed: Tensor, kept: Tensor) -> float:
+        """Two errors of the hidden layer: of its integral over the step, relative to its size (dL/dW₂ is made of
+        such integrals), and of its values at the end of the step. Where the state is large, its relative tolerance lets
+        pre-activations err by more than a nonlinearity forgives, and the reverse sweep would be unstable.
+
+        Args:
+            weights: of the error estimate [1, S].
+            z: act(·) of the stages [S, …].
+            missed: error of the pre-activation at the end.
+            kept: what the last stage kept.
+        """
+        size, integral = float(torch.linalg.vector_norm(z)), float(torch.linalg.vector_norm(weights @ z))
+        value = float(torch.linalg.vector_norm(missed.mul_(self.activation.derivative(kept))))
+        return weigh_strain(size, integral, value, missed.numel(), len(z))
+
+
+def weigh_strain(z: float, integral: float, value: float, width: int, stages: int) -> float:
+    """See `Perceptron.strained`, from the norms of act(·) at all stages, of the error of its integral and of its last value."""
+    count = float(width) ** 0.5
+    scale = z / (float(stages) ** 0.5 * count)
+    return (integral / (scale * count) if scale > 0 else 0.0) + value / count / max(1.0, scale)
+
+
+class PerceptronField(Perceptron):
+    """The perceptron by tensor operations: integrates u = W₁p, one product a stage."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        with torch.no_grad():
+            self.width = self.kept_width = self.rows * self.hidden
             # One column-major copy of W₁W₂ serves both directions.
             self.w21 = self.w2.t() @ self.w1.t()
             # v₁ and b₁ shift the pre-activation; W₁b₂ and W₁v₂ are parts of the inner slope that need no product.
@@ -298,7 +359,6 @@ class PerceptronField(Field):
             self.passing = 2
             self._level = torch.stack((self.b2, self.v2))
             self._shape = (self.rows, self.hidden)
-            self.kernel = Kernel(self.w21, activation.name) if Kernel.serves(self.w21, activation.name) else None
 
     def enter(self) -> Tensor:
         return (self.initial.view(self.rows, self.dim) @ self.w1.t()).view(-1)
@@ -307,19 +367,9 @@ class PerceptronField(Field):
         z = self.activation.apply_(kept) if self.activation.from_output else self.activation.forward(kept)
         torch.mm(z.view(self._shape), self.w21, out=slope.view(self._shape))
 
-    def stages(self, times: Sequence[float], terms: Tensor, heads: Sequence[Tensor], weights: Tensor, kept: Tensor) -> None:
-        if self.kernel is None:
-            super().stages(times, terms, heads, weights, kept)
-        else:
-            self.kernel.forward(terms, weights, kept)
-
     def constant_weights(self, times: Sequence[float], coupling: NDArray[np.float64]) -> NDArray[np.float64]:
         seen = np.array([self.view(time) for time in times])
         return np.stack((seen, np.ones_like(seen), coupling.sum(1), coupling @ seen), 1)
-
-    def outputs(self, kept: Tensor) -> Tensor:
-        """act(·) of stages, from what they kept."""
-        return kept if self.activation.from_output else self.activation.forward(kept)
 
     def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
         sums = (weights @ self.outputs(kept)).view(-1, self.hidden)
@@ -329,24 +379,28 @@ class PerceptronField(Field):
         return lifted.add_(shift.unsqueeze(1)).view(len(weights), -1)
 
     def strain(self, weights: Tensor, slopes: Tensor, kept: Tensor, length: float) -> float:
-        """Two errors of the hidden layer: of its integral over the step, relative to its size (dL/dW₂ is made of
-        such integrals), and of its values at the end of the step. Where the state is large, its relative tolerance lets
-        pre-activations err by more than a nonlinearity forgives, and the reverse sweep would be unstable.
-        """
-        z = self.outputs(kept)
-        count = self.width**0.5
-        scale = float(torch.linalg.vector_norm(z)) / (len(z) ** 0.5 * count)
-        integral = float(torch.linalg.vector_norm(weights @ z)) / (scale * count) if scale > 0 else 0.0
-        missed = (length * weights) @ slopes
-        value = float(torch.linalg.vector_norm(missed.mul_(self.activation.derivative(kept[-1])))) / count
-        return float(integral + value / max(1.0, scale))
+        return self.strained(weights, self.outputs(kept), ((length * weights) @ slopes).view(-1), kept[-1])
 
     def reverse(self) -> Reverse:
         return _PerceptronReverse(self)
 
 
-class _PerceptronReverse(Reverse):
+class PerceptronReverse(Reverse):
+    """What the reverse sweeps of perceptrons share."""
+
+    def __init__(self, field: Perceptron) -> None:
+        self._like, self._view = field.initial, field.view
+
+    def seen(self, times: Tensor) -> Tensor:
+        """[2, …]: ones and τ(t)."""
+        seen = torch.tensor([self._view(time) for time in times.reshape(-1).tolist()], dtype=torch.float64)
+        pair = torch.stack((torch.ones_like(seen), seen)).view(2, *times.shape)
+        return pair.to(self._like.device, self._like.dtype)
+
+
+class _PerceptronReverse(PerceptronReverse):
     def __init__(self, field: PerceptronField) -> None:
+        super().__init__(field)
         self._field = field
         new = field.initial.new_zeros
         hidden, dim = field.hidden, field.dim
@@ -359,19 +413,13 @@ class _PerceptronReverse(Reverse):
         self._derivative = field.initial
         self._shape, self._back = (field.rows, hidden), field.w21.t()
 
-    def _seen(self, times: Tensor) -> Tensor:
-        """[2, …]: ones and τ(t)."""
-        seen = torch.tensor([self._field.view(time) for time in times.reshape(-1).tolist()], dtype=torch.float64)
-        pair = torch.stack((torch.ones_like(seen), seen)).view(2, *times.shape)
-        return pair.to(self._field.initial.device, self._field.initial.dtype)
-
     def spread(self, moments: Tensor, weights: Tensor, times: Tensor, kept: Tensor) -> Tensor:
         field = self._field
         batch, sums, _ = weights.shape
         flat = moments.reshape(-1, field.dim)
         combined = (weights @ field.outputs(kept)).view(-1, field.hidden)
         self._grad2.addmm_(flat.t(), combined)
-        seen = self._seen(times)  # [2, B, S]
+        seen = self.seen(times)  # [2, B, S]
         shares = torch.einsum("brs,cbs->cbr", weights, seen).reshape(2, batch * sums)
         self._slope2 += shares @ moments.view(batch * sums, field.rows, field.dim).sum(1)
         pulled = (flat @ field.w2).view(batch, sums, field.width)
@@ -380,20 +428,12 @@ class _PerceptronReverse(Reverse):
     def open_rows(self, kept: Tensor, times: Tensor) -> None:
         self._z = self._field.outputs(kept)
         self._derivative = self._field.activation.derivative(kept)
-        self._seen_rows = self._seen(times)
+        self._seen_rows = self.seen(times)
 
     def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
         shape = self._shape
         torch.addmm(spread.view(shape), slope_cotangent.view(shape), self._back, out=out.view(shape))
         out.mul_(self._derivative[row])
-
-    def step(
-        self, base: int, tail: Tensor, reach: Tensor, slopes: Tensor, following: Tensor, spread: Tensor, shared: Tensor
-    ) -> None:
-        if self._field.kernel is None:
-            super().step(base, tail, reach, slopes, following, spread, shared)
-        else:
-            self._field.kernel.reverse(tail, reach, slopes, following, spread, shared, self._derivative[base:])
 
     def gather(self, first: int, cotangents: Tensor) -> None:
         self._slope1.addmm_(self._seen_rows[:, first : first + len(cotangents)], cotangents)

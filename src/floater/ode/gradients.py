@@ -136,7 +136,8 @@ def _sweep(path: Path, outputs: _Outputs) -> tuple[Tensor, tuple[Tensor | None, 
         begins = torch.tensor(path.grid[first : first + count], dtype=torch.float64)
         times = begins.unsqueeze(1) + nodes * lengths.unsqueeze(1)  # [count, S]
         weights = (dense * lengths.view(-1, 1, 1)).to(field.initial)
-        windows = kept.as_strided((count, stages, width), ((stages - 1) * width, width, 1), kept.storage_offset())
+        wide = field.kept_width
+        windows = kept.as_strided((count, stages, wide), ((stages - 1) * wide, wide, 1), kept.storage_offset())
         spread = reverse.spread(moments, weights, times, windows)
         slope_cotangents = new(kept.shape[0], width)
         reverse.open_rows(kept, torch.cat((times[:, :-1].reshape(-1), times[-1:, -1])))

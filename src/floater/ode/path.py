@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import SolverError, StateOverflow, StepSizeUnderflow, TooManySteps
-from .fields import Field
+from .fields import Attempt, Field
 from .solvers import Adaptive, Solver
 
 Sink = Callable[[int, Tensor], None]
@@ -100,7 +100,7 @@ class Path:
 
         tableau, like = self.tableau, field.initial
         self.state = field.initial.clone()
-        self.stages = Rows(like, field.width, tableau.stages - 1, shared=1, keep=keep_stages)
+        self.stages = Rows(like, field.kept_width, tableau.stages - 1, shared=1, keep=keep_stages)
         self.dense = Rows(like, like.numel(), tableau.degree + 1, shared=0, keep=keep_dense)
         # Constant rows, the inner state, and the inner slopes: a stage is one weighted sum of the first of these rows.
         constants = len(field.constants)
@@ -159,7 +159,7 @@ class Path:
     def _begin(self) -> None:
         self._inner.copy_(self.field.enter())
         first = self.stages.window(0)[0]
-        torch.mv(self._heads[0], self._weights([self.start], np.zeros((1, 1)))[0, :-1], out=first)
+        torch.mv(self._heads[0], self._weights([self.start], np.zeros((1, 1)))[0, :-1], out=first[: self.field.width])
         self._evaluate(self.start, self._each_slope[0], first)
         if not math.isfinite(self._slopes[0].sum().item()):
             raise self._trouble(StateOverflow, "the dynamics are not finite at the very first time")
@@ -189,7 +189,7 @@ class Path:
         probe = min(1e-2, max(1e-10, 1.0 / speed))
         times = [self.start, self.start + probe]
         ahead = self._weights(times, np.array([[0.0, 0.0], [probe, 0.0]]))[1, :-1]
-        torch.mv(self._heads[1], ahead, out=rows[1])
+        torch.mv(self._heads[1], ahead, out=rows[1][: self.field.width])
         self._evaluate(times[1], self._each_slope[1], rows[1])
         moved = self.field.combine(weights, times[1:], self._slopes[1:2], rows[1:2])[0] / scale
         bend = _rms(moved - slope) / probe
@@ -259,14 +259,12 @@ class Path:
 
     def _measure(self, solver: Adaptive, arrived: Tensor, error: Tensor, window: Tensor, length: float) -> float:
         """Estimated error of a step, 1 being the most that is allowed."""
-        scale = torch.maximum(self.state.abs(), arrived.abs()).mul_(solver.rtol).add_(solver.atol)
-        measured = _rms(error.div(scale))
-        total = scale.sum().item()
+        step = Attempt(self.state, arrived, error, length)
+        measured, total, strain = self.field.measure(step, self._sums[-1:], self._slopes, window, solver.rtol, solver.atol)
         if not math.isfinite(measured + total):
             return math.inf
-        if total > 1e-3 * solver.rtol * torch.finfo(scale.dtype).max:
-            raise self._trouble(StateOverflow, f"the state is about to overflow {scale.dtype}")
-        strain = self.field.strain(self._sums[-1:], self._slopes, window, length)
+        if total > 1e-3 * solver.rtol * torch.finfo(error.dtype).max:
+            raise self._trouble(StateOverflow, f"the state is about to overflow {error.dtype}")
         strained = strain / (_GRADIENT_SLACK * solver.rtol)
         return max(measured, strained) if math.isfinite(strained) else math.inf
 
