@@ -118,7 +118,8 @@ class _CompiledReverse(PerceptronReverse):
 
     def open_rows(self, kept: Tensor, times: Tensor) -> None:
         self._kept = kept
-        self._inner = kept.new_zeros(len(kept), self._field.rows * self._field.hidden)
+        self._inner = kept.new_empty(len(kept), self._field.rows * self._field.hidden)
+        self._inner[0].zero_()  # no step of this block writes its first row
         self._seen_rows = self.seen(times)
 
     def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:

@@ -8,6 +8,7 @@ du/dt = (W₁W₂)·z + …, one matrix product a stage instead of two, and p is
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -339,9 +340,10 @@ class Perceptron(Field):
 
 def weigh_strain(z: float, integral: float, value: float, width: int, stages: int) -> float:
     """See `Perceptron.strained`, from the norms of act(·) at all stages, of the error of its integral and of its last value."""
-    count = float(width) ** 0.5
-    scale = z / (float(stages) ** 0.5 * count)
-    return (integral / (scale * count) if scale > 0 else 0.0) + value / count / max(1.0, scale)
+    count = math.sqrt(width)
+    scale = z / (math.sqrt(stages) * count)
+    relative = integral / (scale * count) if scale > 0 else 0.0
+    return relative + value / count / max(1.0, scale)
 
 
 class PerceptronField(Perceptron):

@@ -80,14 +80,14 @@ class _Outputs:
 
     def moments(self, step: int, out: Tensor, later: Tensor) -> None:
         """Cotangents [degree, size] of the step's polynomial; `later` gathers what flows to p at the step's begin."""
-        out.copy_(later)
         piece = self._piece(step)
         if piece is None:
+            out.copy_(later)
             return
         theta, cotangents = piece
         powers = torch.from_numpy(np.vander(theta, out.shape[0] + 1, increasing=True).T.astype(self._type))
         gathered = powers.to(out.device) @ cotangents
-        out += gathered[1:]
+        torch.add(gathered[1:], later, out=out)
         later += gathered[0]
 
     def time_gradient(self, like: Tensor) -> Tensor:
