@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
 from floater import cli
+from floater.errors import DataError
+from floater.tasks.translation import corpus
+from floater.tasks.translation.config import DataConfig, Hub
 
 from .corpora import write_config
 
@@ -134,3 +138,27 @@ def test_a_run_folder_is_not_overwritten(
     assert "must be the folder of a run" in run(monkeypatch, capsys, "evaluate", tmp_path / "nowhere")
     assert "holds 0 checkpoints, but 5 are to be averaged" in run(monkeypatch, capsys, "average", out)
     assert "must read key=value" in run(monkeypatch, capsys, "train", config, "--out", out, "--set", "x")
+
+
+def test_hub_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fake(name: str, config: str, split: str) -> datasets.Dataset:
+        asked.append((name, config, split))
+        return datasets.Dataset.from_list([{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(3)])
+
+    monkeypatch.setattr(datasets, "load_dataset", fake)
+    data = DataConfig(source="en", target="de", hub=Hub())
+    found = corpus.load(data, "valid")
+    assert found is not None
+    assert list(found) == [("dog 0", "Hund 0"), ("dog 1", "Hund 1"), ("dog 2", "Hund 2")]
+    assert asked == [("wmt/wmt14", "de-en", "validation")]
+    with pytest.raises(DataError, match="must have the language 'fr', but has de, en"):
+        corpus.load(DataConfig(source="en", target="fr", hub=Hub()), "test")
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(DataError, match=r"wmt/wmt14 \(de-en, train\) cannot be loaded: Couldn't reach the hub"):
+        corpus.load(data, "train")

@@ -72,7 +72,7 @@ def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["data"]["train"]["pairs"] == 120
     assert TranslationConfig(**recipes.read(folder.path / "config.yaml")) == config
-    long = " ".join(["7"] * 1500)  # 3,000 bytes: some 1,500 tokens
+    long = " ".join(["7"] * 3000)
     _, translator = run.load(folder.path)
     translator.config = translator.config.model_copy(update={"beam": 1, "max_ratio": 0.001})
     if name == "learned":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
@@ -30,7 +32,7 @@ from ...training.records import CONFIG, RunFolder
 from ...training.trainer import SafeTrainer, checkpoints, state_of, step_of, sweep
 from . import corpus, vocabulary
 from .batches import Collate, EpochLoader, Examples, TokenBatches
-from .config import TranslationConfig
+from .config import TranslationConfig, VocabularyConfig
 from .corpus import Pairs
 from .decoding import Translator
 from .model import MarianMTModel, build, position, position_parameters, rescale, warm_start
@@ -62,7 +64,7 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
     elif config.init_from is not None:
         words = vocabulary.load(RunFolder.existing(config.init_from).vocabulary)
     else:
-        words = vocabulary.learn([*train.source, *train.target], config.vocabulary)
+        words = _learned_once([*train.source, *train.target], config.vocabulary)
     source, target = words.encode(train.source), words.encode(train.target)
     kept = corpus.usable(data, source, target)
     examples = Examples([source[i] for i in kept], [target[i] for i in kept])
@@ -79,6 +81,19 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
         "vocabulary": len(words),
     }
     return Prepared(words, examples, valid, test, facts)
+
+
+def _learned_once(lines: list[str], config: VocabularyConfig) -> Vocabulary:
+    """A vocabulary that one process learns and all share."""
+    state = PartialState(cpu=_on_cpu())
+    texts = [vocabulary.learn(lines, config).text() if state.is_main_process else ""]
+    if state.num_processes > 1:
+        broadcast_object_list(texts)
+    return vocabulary.from_text(texts[0])
+
+
+def _on_cpu() -> bool:
+    return not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
 def make_model(config: TranslationConfig, words: Vocabulary) -> MarianMTModel:
@@ -101,7 +116,7 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
         resume: go on where an earlier start of the same run was stopped.
         console: where to tell what happens.
     """
-    console = console or Console(stderr=True)
+    console = (console or Console(stderr=True)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
     folder = RunFolder(path)
     if (path / CONFIG).exists() and not resume:
         raise RunError(f"{path} holds a run already; go on with --resume, or choose another --out.")
@@ -224,7 +239,7 @@ def make_trainer(
         remove_unused_columns=False,
         seed=config.seed,
         dataloader_pin_memory=False,
-        use_cpu=not torch.cuda.is_available() and not torch.backends.mps.is_available(),
+        use_cpu=_on_cpu(),
     )
     collate = Collate(prepared.vocabulary.pad, prepared.vocabulary.start)
     processes, process = arguments.world_size, arguments.process_index

@@ -38,6 +38,10 @@ class Vocabulary:
             for text in self.tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
         ]
 
+    def text(self) -> str:
+        """All of it as text, for another process."""
+        return self.tokenizer.backend_tokenizer.to_str()
+
     def save(self, folder: Path) -> None:
         """Write it the Hugging Face way."""
         self.tokenizer.save_pretrained(folder)
@@ -62,9 +66,14 @@ def learn(lines: Iterable[str], config: VocabularyConfig) -> Vocabulary:
             f"(merges seen at least {config.min_frequency} times); set it to {bpe.get_vocab_size()} or less."
         )
     bpe.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))])
+    return from_text(bpe.to_str())
+
+
+def from_text(text: str) -> Vocabulary:
+    """What `Vocabulary.text` gave."""
     return Vocabulary(
         PreTrainedTokenizerFast(
-            tokenizer_object=bpe,
+            tokenizer_object=tokenizers.Tokenizer.from_str(text),
             pad_token=PAD,
             bos_token=START,
             eos_token=END,
