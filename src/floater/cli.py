@@ -110,6 +110,9 @@ def evaluate(
     paper_bleu: Annotated[bool, typer.Option("--paper-bleu", help="Also the paper's tokenised BLEU.")] = False,
     beam: Annotated[int | None, typer.Option(min=1, help="Width of the beam; the run's unless given.")] = None,
     against: Annotated[Path | None, typer.Option(help="Another run: paired bootstrap of this one against it.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Weights to use instead of the run's, e.g. from `floater average --out`.")
+    ] = None,
     name: Annotated[
         str, typer.Option(help="Name under which predictions and scores are kept; that of the file unless given.")
     ] = "",
@@ -117,7 +120,7 @@ def evaluate(
     """Translate a test set and score it."""
     from .tasks.translation import commands  # noqa: PLC0415
 
-    commands.evaluate(run, source, target, length_bins, paper_bleu, beam, against, name, console)
+    commands.evaluate(run, source, target, length_bins, paper_bleu, beam, against, name, model, console)
 
 
 @app.command()
@@ -127,11 +130,14 @@ def translate(
     output: Annotated[Path | None, typer.Option(help="Where to write; standard output unless given.")] = None,
     beam: Annotated[int | None, typer.Option(min=1, help="Width of the beam; the run's unless given.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Lines that are sorted by length and translated together.")] = 1000,
+    model: Annotated[
+        Path | None, typer.Option(help="Weights to use instead of the run's, e.g. from `floater average --out`.")
+    ] = None,
 ) -> None:
     """Translate lines; order and empty lines are kept."""
     from .tasks.translation import commands  # noqa: PLC0415
 
-    commands.translate(run, input, output, beam, window)
+    commands.translate(run, input, output, beam, window, model)
 
 
 @app.command()

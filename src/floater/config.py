@@ -40,6 +40,8 @@ def explain(config: type[BaseModel], error: ValidationError) -> str:
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         return f"{key}: {inner}{more}" if first["loc"] else f"{inner}{more}"
+    if first["type"] == "value_error" and inner is not None:
+        return f"{key}: {inner}.{more}" if first["loc"] else f"{inner}.{more}"
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import os
@@ -77,11 +78,12 @@ def read_lines(path: Path) -> list[str]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data: bytes = file.read()
     except FileNotFoundError:
-        raise DataError(f"{path} must be a text file, but there is none; check the path (data: in the config).") from None
+        raise DataError(f"{path} must be a text file, but there is none; check the path.") from None
     except IsADirectoryError:
         raise DataError(f"{path} must be a text file, but is a folder.") from None
     except (gzip.BadGzipFile, EOFError) as error:
         raise DataError(f"{path} must be gzip by its name, but cannot be unpacked: {error}.") from None
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -51,7 +51,8 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{path} must be UTF-8, but {error}.") from None
     found = _parse(text, str(path))
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} must hold keys with values, but holds {type(found).__name__}.")
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise ConfigError(f"{path} must hold keys with values, but holds {what}.")
     parent = found.pop("extends", None)
     if parent is None:
         return found
@@ -84,8 +85,8 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def _set(settings: dict[str, Any], keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         inner = settings.setdefault(key, {})
-        if not isinstance(inner, dict):
-            inner = settings[key] = {}
+        if not isinstance(inner, dict):  # `sites: qkv` is short for `sites: {kind: qkv}`
+            inner = settings[key] = {"kind": inner} if isinstance(inner, str) else {}
         settings = inner
     settings[keys[-1]] = value
 

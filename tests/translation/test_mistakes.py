@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import sys
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 import datasets
 import pytest
 
-from floater import cli
+from floater import cli, recipes
 from floater.errors import DataError
-from floater.tasks.translation import corpus
+from floater.files import read_lines
+from floater.tasks.translation import commands, corpus
 from floater.tasks.translation.config import DataConfig, Hub
 
 from .corpora import write_config
@@ -72,7 +74,18 @@ def test_a_bad_file_is_named_before_anything_starts(
         ({"trainin": {}}, "has no key `trainin`; did you mean `training`?"),
         ({"training": {"lerning_rate": 1}}, "TrainingConfig has no key `lerning_rate`"),
         ({"positions": {"encoder": {"kind": "flow", "dleta": 1}}}, "FlowConfig has no key `dleta`; did you mean `delta`?"),
-        ({"positions": {"encoder": {"kind": "flwo"}}}, "`kind` must be one of flow, sinusoidal"),
+        (
+            {"positions": {"encoder": {"kind": "flwo"}}},
+            "encoder: `kind` must be one of flow, sinusoidal, learned, recurrent, rotary, none, but is 'flwo'.",
+        ),
+        ({"positions": {"sites": {"blocks": [1]}}}, "give a `kind` (input, blocks or qkv)"),
+        ({"model": {"heads": 3}}, "`dim` must be even and divisible by `heads` (3), but is 16"),
+        ({"training": {"precision": "fp16"}}, "fp16, which needs a GPU, but there is none"),
+        ({"init_scale": 0.1}, "`init_scale` belongs to a warm start"),
+        (
+            {"positions": {"encoder": {"kind": "learned", "max_length": 5}}},
+            "has 5 positions, but the longest training sentence has",
+        ),
         ({"positions": {"encoder": {"kind": "rotary"}, "sites": "input"}}, "`sites` must be qkv"),
         ({"training": {"keep": 1}}, "`average` must not exceed `keep` (1), but is 2"),
         ({"training": {"updates": 0}}, "`updates`"),
@@ -96,7 +109,8 @@ def test_a_wrong_setting_is_named_before_anything_starts(
     ("text", "message"),
     [
         ("a: [1,", "line 1: not valid YAML"),
-        ("- 1", "must hold keys with values, but holds list"),
+        ("- 1", "must hold keys with values, but holds a list"),
+        ("", "must hold keys with values, but holds nothing"),
         ("extends: config.yaml", "extends itself"),
         ("data: ${NOT_A_VARIABLE}", "NOT_A_VARIABLE is named in the config, but is not set"),
     ],
@@ -136,6 +150,8 @@ def test_a_run_folder_is_not_overwritten(
     )
     assert "holds no model yet" in run(monkeypatch, capsys, "translate", out)
     assert "must be the folder of a run" in run(monkeypatch, capsys, "evaluate", tmp_path / "nowhere")
+    assert "--output` must be a file" in run(monkeypatch, capsys, "translate", out, "--output", tmp_path)
+    assert "nowhere must be the folder of a run" in run(monkeypatch, capsys, "evaluate", out, "--against", tmp_path / "nowhere")
     assert "holds 0 checkpoints, but 5 are to be averaged" in run(monkeypatch, capsys, "average", out)
     assert "must read key=value" in run(monkeypatch, capsys, "train", config, "--out", out, "--set", "x")
 
@@ -162,3 +178,19 @@ def test_hub_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(DataError, match=r"wmt/wmt14 \(de-en, train\) cannot be loaded: Couldn't reach the hub"):
         corpus.load(data, "train")
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    assert read_lines(tmp_path / "marked.txt") == ["one", "two"]
+
+
+def test_settings_on_the_command_line_add_up(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("positions: {sites: input}")
+    found = recipes.read(tmp_path / "c.yaml", ["positions.sites=qkv", "positions.sites.blocks=[1, 2]", "seed=3"])
+    assert found == {"positions": {"sites": {"kind": "qkv", "blocks": [1, 2]}}, "seed": 3}
+
+
+def test_standard_input_that_is_not_text() -> None:
+    with pytest.raises(DataError, match="Standard input, line 2: must be UTF-8"):
+        list(commands._typed(io.BytesIO(b"good\nb\xffd\n")))

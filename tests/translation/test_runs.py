@@ -15,9 +15,10 @@ from transformers import MarianMTModel
 
 import floater
 from floater import recipes
-from floater.errors import LengthError
+from floater.errors import ArgumentError, LengthError, RunError
 from floater.tasks.translation import corpus, run
 from floater.tasks.translation.config import Split, TranslationConfig
+from floater.tasks.translation.corpus import Pairs
 from floater.training.average import average
 from floater.training.records import RunFolder
 from floater.training.trainer import checkpoints
@@ -162,6 +163,7 @@ def test_evaluation_with_bins_and_against_another_run(vanilla: Path, tmp_path: P
     assert "paper's BLEU" in run.describe(scores)
     same = run.compare(folder, folder, "x")
     assert same["difference"] == 0
+    assert same["p_value"] == 1
 
 
 def test_averages_are_means_and_leave_whole_numbers_alone(tmp_path: Path) -> None:
@@ -222,13 +224,15 @@ def _environment() -> dict[str, str]:
 @pytest.mark.parametrize(
     "positions",
     [
-        {"encoder": {"kind": "flow", "zero_init": False, "keep_for": 3}, "sites": "blocks"},
+        {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.3, "keep_for": 3}, "sites": "blocks"},
         {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
     ],
     ids=["blocks, kept for 3 steps", "qkv"],
 )
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, positions: dict[str, Any]) -> None:
-    training = {"updates": 14, "save_every": 4, "keep": 3, "update_every": 2, "accumulate": 2, "threads": 1, "evaluate_every": 5}
+    kept = "keep_for" in positions["encoder"]
+    training = {"updates": 14, "save_every": 4, "keep": 3, "accumulate": 2, "threads": 1, "evaluate_every": 5}
+    training["update_every"] = 1 if kept else 2
     config = write_config(tmp_path, positions=positions, training=training, data={"max_pairs": 100})
     command = ["train", str(config), "--out"]
 
@@ -252,6 +256,53 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, positions: dict[s
     assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == list(range(1, 15))
     assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
     assert not list((killed / "checkpoints").glob(".*"))
+
+
+def test_a_run_can_be_made_longer_but_not_shorter(tmp_path: Path) -> None:
+    made = settings(tmp_path)
+    folder = run.train(TranslationConfig(**made), tmp_path / "run")
+    longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
+    run.train(longer, tmp_path / "run", resume=True)
+    assert folder.facts()["updates"] == 8
+    whole = run.train(longer, tmp_path / "whole")
+    one, other = (load_file(place / "checkpoints/checkpoint-8/model.safetensors") for place in (folder.path, whole.path))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    with pytest.raises(RunError, match="was trained for 8 updates, but the config says 6"):
+        run.train(TranslationConfig(**made), tmp_path / "run", resume=True)
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        path = checkpoints(whole.checkpoints)[-1] / name
+        whole_bytes = path.read_bytes()
+        path.write_bytes(whole_bytes[: len(whole_bytes) // 2])
+        with pytest.raises(RunError, match=r"checkpoint-8 is damaged .*; remove it"):
+            run.train(longer, tmp_path / "whole", resume=True)
+        path.write_bytes(whole_bytes)
+
+
+def test_averages_do_not_overwrite_what_is_there(vanilla: Path, tmp_path: Path) -> None:
+    folder, chosen = RunFolder.existing(vanilla), checkpoints(vanilla / "checkpoints")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("x")
+    for place in (tmp_path / "mine", tmp_path / "mine" / "precious.txt"):
+        with pytest.raises(RunError, match="exists and is not an averaged model"):
+            run.average_run(folder, chosen, place)
+    for _ in range(2):
+        run.average_run(folder, chosen, tmp_path / "averaged")
+    _, translator = run.load(vanilla, tmp_path / "averaged")
+    assert translator.translate(["1 2 3"]) == run.load(vanilla)[1].translate(["1 2 3"])
+    found = Pairs(["1 2"], ["zwei eins"], "x")
+    with pytest.raises(ArgumentError, match="must be a plain name"):
+        run.evaluate(folder, found, name="../out")
+
+
+def test_a_warm_start_needs_the_same_model(vanilla: Path, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"model": {"heads": 4}}, "was trained with model.heads = 2, but the config says 4"),
+        ({"vocabulary": {"size": 310}}, "has a vocabulary of 300 entries, but the config says 310"),
+    ):
+        config = TranslationConfig(**settings(tmp_path, init_from=str(vanilla), **changes))
+        with pytest.raises(RunError, match=message):
+            run.train(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
             "baked": made.baked_length,
             "weights_sha256": _file_hash(place / WEIGHTS),
             "base": {
-                "name": getattr(config, "_name_or_path", "") or type(model).__name__,
+                "name": getattr(config, "_name_or_path", "") or ("" if not base else type(model).__name__),
                 "included": base,
                 "fingerprint": fingerprint(model),
             },
@@ -109,6 +109,8 @@ def from_pretrained(
     description = _read_description(place)
     included = description.get("base", {}).get("included", True)
     where = place if included else Path(base) if base is not None else description["base"]["name"]
+    if not where:
+        raise SavedError(f"{place} holds an attachment only, made for a base without a name; give base=… with its folder.")
     saved = _Saved(where)
     if not saved.serves(auto_class):
         raise SavedError(saved.unfit(auto_class))

@@ -186,7 +186,7 @@ class CallableField(Field):
     def __init__(self, dynamics: Dynamics, initial: Tensor, start: float, inputs: tuple[Tensor, ...] | None = None) -> None:
         self._dynamics = dynamics
         self._shape = initial.shape
-        self.initial = initial.detach().reshape(-1)
+        self.initial = initial.detach().reshape(-1).clone()  # the first step may come after p(start) was changed
         self.width = self.kept_width = self.initial.numel()
         self.constants = self.initial.new_empty(0, self.width)
         self.inputs = self._find_inputs(initial, start) if inputs is None else inputs
@@ -312,7 +312,7 @@ class Perceptron(Field):
         self.activation = activation
         self.view = view
         with torch.no_grad():
-            self.initial = initial.detach().reshape(-1)
+            self.initial = initial.detach().reshape(-1).clone()  # the first step may come after p(start) was changed
             self.rows = self.initial.numel() // self.dim
             (weight1, bias1), (weight2, bias2) = first, second
             self.w1, self.v1, self.b1 = weight1[:, :-1].contiguous(), weight1[:, -1].contiguous(), bias1.clone()

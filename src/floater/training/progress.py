@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .trainer import SafeTrainer
 
 
+_MISLEADING = {"train_samples_per_second", "total_flos"}  # the Trainer does not know how large our batches are
+
+
 class Progressing(TrainerCallback):
     """A bar with loss, tokens a second and the time left on a terminal, plain lines elsewhere; metrics as JSON lines."""
 
@@ -61,7 +64,7 @@ class Progressing(TrainerCallback):
         """Write a line of metrics, and show the latest."""
         if not state.is_world_process_zero or not logs:
             return
-        row = {key: value for key, value in logs.items() if isinstance(value, int | float)}
+        row = {key: value for key, value in logs.items() if isinstance(value, int | float) and key not in _MISLEADING}
         if "loss" in row and self.trainer is not None:
             now, tokens = time.perf_counter(), self.trainer.tokens
             self._speed = (tokens - self._tokens) / max(now - self._since, 1e-9) * args.world_size

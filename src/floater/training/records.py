@@ -43,8 +43,9 @@ class RunFolder:
         """Write the config as resolved, and what the run was made with."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.path / CONFIG, write(settings))
+        command = shlex.join(["floater", *sys.argv[1:]])
         self.note(
-            command=shlex.join(["floater", *sys.argv[1:]]),
+            commands=[*self.facts().get("commands", []), command],
             versions={"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
             machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
             threads=torch.get_num_threads(),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -18,6 +20,7 @@ from transformers import Trainer
 
 from ..attach import attachment
 from ..encoders import Flow
+from ..errors import RunError
 from ..files import publish
 from .groups import parameter_groups
 
@@ -144,6 +147,23 @@ def checkpoints(folder: Path) -> list[Path]:
     """Checkpoints, the oldest first."""
     found = [path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()]
     return sorted(found, key=step_of)
+
+
+def verify(checkpoint: Path) -> None:
+    """Raise if a checkpoint is damaged, before anything is done with it."""
+    try:
+        for path in checkpoint.glob("*.safetensors"):
+            with safe_open(path, "pt") as file:
+                file.keys()
+        for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    raise zipfile.BadZipFile(path.name)
+        state_of(checkpoint)
+    except (SafetensorError, zipfile.BadZipFile, OSError, ValueError) as error:
+        raise RunError(
+            f"{checkpoint} is damaged ({str(error).splitlines()[0]}); remove it, and `--resume` goes on from the one before."
+        ) from None
 
 
 def sweep(folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from rich.console import Console
 
@@ -38,17 +38,18 @@ def evaluate(
     beam: int | None,
     against: Path | None,
     name: str,
+    model: Path | None,
     console: Console,
 ) -> None:
     """Translate and score a test set; optionally compare with another run."""
     folder = RunFolder.existing(path)
+    other = None if against is None else RunFolder.existing(against)
     pairs, label = _pairs(folder, source, target)
     label = name or label
-    scores = run.evaluate(folder, pairs, name=label, edges=_edges(length_bins), paper=paper_bleu, beam=beam)
+    scores = run.evaluate(folder, pairs, name=label, edges=_edges(length_bins), paper=paper_bleu, beam=beam, model=model)
     console.print(run.describe(scores), highlight=False)
-    if against is None:
+    if other is None:
         return
-    other = RunFolder.existing(against)
     if scores["data"] != other.scores().get(label, {}).get("data") or scores["beam"] != other.scores()[label]["beam"]:
         run.evaluate(other, pairs, name=label, beam=beam)
     found = run.compare(other, folder, label)
@@ -84,12 +85,14 @@ def _edges(text: str) -> list[int]:
         raise ArgumentError(f"`--length-bins` must be whole numbers with commas between, but is {text!r}.") from None
 
 
-def translate(path: Path, source: Path | None, output: Path | None, beam: int | None, window: int) -> None:
+def translate(path: Path, source: Path | None, output: Path | None, beam: int | None, window: int, model: Path | None) -> None:
     """Translate a file or standard input."""
-    config, translator = run.load(path)
+    if output is not None and output.is_dir():
+        raise ArgumentError(f"`--output` must be a file, but {output} is a folder.")
+    config, translator = run.load(path, model)
     if beam is not None:
         translator.config = config.decoding.model_copy(update={"beam": beam})
-    lines = _typed(sys.stdin) if source is None else iter(read_lines(source))
+    lines = _typed(sys.stdin.buffer) if source is None else iter(read_lines(source))
     made = translator.stream(lines, window=window)
     if output is not None:
         write_text(output, "".join(f"{line}\n" for line in made))
@@ -99,12 +102,12 @@ def translate(path: Path, source: Path | None, output: Path | None, beam: int | 
         sys.stdout.flush()
 
 
-def _typed(stream: TextIO) -> Iterator[str]:
-    try:
-        for line in stream:
-            yield line.rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"Standard input must be UTF-8, but {error}.") from None
+def _typed(stream: BinaryIO) -> Iterator[str]:
+    for number, line in enumerate(stream, 1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"Standard input, line {number}: must be UTF-8, but {error.reason} (byte {error.start}).") from None
 
 
 def average(path: Path, last: int, out: Path | None) -> Path:

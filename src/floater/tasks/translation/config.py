@@ -103,6 +103,13 @@ class ModelConfig(Config):
     attention_dropout: Share = 0.0
     activation_dropout: Share = 0.0
 
+    @model_validator(mode="after")
+    def _divisible(self) -> ModelConfig:
+        size = self.size()
+        if size["dim"] % size["heads"] or size["dim"] % 2:
+            raise ValueError(f"`dim` must be even and divisible by `heads` ({size['heads']}), but is {size['dim']}")
+        return self
+
     def size(self) -> dict[str, Any]:
         """Layers, widths, heads and dropout, from the preset unless set."""
         return {key: value if (found := getattr(self, key)) is None else found for key, value in PRESETS[self.preset].items()}
@@ -136,7 +143,9 @@ class PositionsConfig(Config):
     def _sites(cls, value: Any) -> Any:
         if isinstance(value, str):
             return Sites(value)
-        if isinstance(value, dict) and "kind" in value:
+        if isinstance(value, dict):
+            if "kind" not in value:
+                raise ValueError("give a `kind` (input, blocks or qkv) beside what is chosen of it")
             return Sites(**value)
         return value
 
@@ -236,6 +245,14 @@ class TranslationConfig(Config):
     init_scale: Annotated[float, Field(ge=0)] | None = None
     """Standard deviation of the encoder's first weights after a warm start, as in the paper; its own rule unless given."""
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _warm(self) -> TranslationConfig:
+        if self.init_scale is not None and self.init_from is None:
+            raise ValueError("`init_scale` belongs to a warm start; give `init_from` too, or set the encoder's own init_scale")
+        if self.init_scale is not None and self.positions.encoder is None:
+            raise ValueError("`init_scale` needs an encoder in `positions`")
+        return self
 
     def dump(self) -> dict[str, Any]:
         """As it stands in a config file, every default written out."""

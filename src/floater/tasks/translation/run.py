@@ -22,17 +22,18 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
 from ...attach import from_pretrained, save_pretrained
-from ...errors import DataError, RunError
+from ...encoders import LearnedConfig
+from ...errors import ArgumentError, ConfigError, DataError, RunError
 from ...files import new_folder, write_text
 from ...recipes import read
 from ...training import UpdateEvery
 from ...training.average import average
 from ...training.progress import Progressing
 from ...training.records import CONFIG, RunFolder
-from ...training.trainer import SafeTrainer, checkpoints, state_of, step_of, sweep
+from ...training.trainer import SafeTrainer, checkpoints, state_of, step_of, sweep, verify
 from . import corpus, vocabulary
 from .batches import Collate, EpochLoader, Examples, TokenBatches
-from .config import TranslationConfig, VocabularyConfig
+from .config import TrainingConfig, TranslationConfig, VocabularyConfig
 from .corpus import Pairs
 from .decoding import Translator
 from .model import MarianMTModel, build, position, position_parameters, rescale, warm_start
@@ -68,11 +69,7 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
     source, target = words.encode(train.source), words.encode(train.target)
     kept = corpus.usable(data, source, target)
     examples = Examples([source[i] for i in kept], [target[i] for i in kept])
-    if int(examples.lengths().max()) > config.training.batch_tokens:
-        raise DataError(
-            f"`batch_tokens` is {config.training.batch_tokens}, but the longest training sentence has "
-            f"{int(examples.lengths().max())} tokens; raise it, or lower `max_tokens` of `data`."
-        )
+    _check_lengths(config, int(examples.lengths().max()))
     facts = {
         "data": {
             name: part.fingerprint() for name, part in (("train", train), ("valid", valid), ("test", test)) if part is not None
@@ -81,6 +78,39 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
         "vocabulary": len(words),
     }
     return Prepared(words, examples, valid, test, facts)
+
+
+def _check_lengths(config: TranslationConfig, longest: int) -> None:
+    if longest > config.training.batch_tokens:
+        raise DataError(
+            f"`batch_tokens` is {config.training.batch_tokens}, but the longest training sentence has {longest} tokens; raise it, "
+            "or lower `max_tokens` of `data`."
+        )
+    encoder = config.positions.encoder
+    if isinstance(encoder, LearnedConfig) and encoder.beyond == "error" and longest > encoder.max_length:
+        raise DataError(
+            f"The learned encoder has {encoder.max_length} positions, but the longest training sentence has {longest} tokens; "
+            "raise `max_length`, set `beyond: clamp`, or lower `max_tokens` of `data`."
+        )
+
+
+def _check_warm_start(config: TranslationConfig, words: Vocabulary) -> TranslationConfig:
+    """Refuse sizes that differ from the run that is started from; its vocabulary becomes that of the config."""
+    assert config.init_from is not None
+    base, _ = settings(config.init_from)
+    ours, theirs = config.model.size(), base.model.size()
+    for key in ("layers", "dim", "feed_forward", "heads"):
+        if ours[key] != theirs[key]:
+            raise RunError(
+                f"{config.init_from} was trained with model.{key} = {theirs[key]}, but the config says {ours[key]}; a warm start "
+                "needs the same model."
+            )
+    if "vocabulary" in config.model_fields_set and config.vocabulary.size != len(words):
+        raise RunError(
+            f"{config.init_from} has a vocabulary of {len(words)} entries, but the config says {config.vocabulary.size}; a warm "
+            f"start takes over the vocabulary: set vocabulary.size to {len(words)}, or leave it out."
+        )
+    return config.model_copy(update={"vocabulary": base.vocabulary})
 
 
 def _learned_once(lines: list[str], config: VocabularyConfig) -> Vocabulary:
@@ -118,10 +148,7 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
     """
     console = (console or Console(stderr=True)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
     folder = RunFolder(path)
-    if (path / CONFIG).exists() and not resume:
-        raise RunError(f"{path} holds a run already; go on with --resume, or choose another --out.")
-    if resume and (path / CONFIG).exists():
-        _same(config, folder)
+    _check_start(config, folder, resume, console)
     training = config.training
     if training.threads is not None:
         torch.set_num_threads(training.threads)
@@ -129,6 +156,8 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
     logging.disable_progress_bar()  # bars of loading and saving would break ours
     console.print("reading and encoding the data …", highlight=False)
     prepared = prepare(config, folder)
+    if config.init_from is not None:
+        config = _check_warm_start(config, prepared.vocabulary)
     set_seed(config.seed)
     model = make_model(config, prepared.vocabulary)
     trainer = make_trainer(config, model, prepared, folder, console)
@@ -141,7 +170,7 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
         if trainer.is_world_process_zero():
             folder.rewind(step_of(latest[0]))
     set_seed(config.seed)
-    if not (latest and _finished(latest[0], training.updates)):
+    if not (latest and _finished(latest[0], training)):
         begun = time.perf_counter()
         trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
         if trainer.is_world_process_zero():
@@ -153,10 +182,31 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
     return folder
 
 
-def _finished(checkpoint: Path, updates: int) -> bool:
-    return step_of(checkpoint) >= updates or bool(
-        state_of(checkpoint).get("stateful_callbacks", {}).get("TrainerControl", {}).get("args", {}).get("should_training_stop")
-    )
+def _check_start(config: TranslationConfig, folder: RunFolder, resume: bool, console: Console) -> None:
+    """Refuse what cannot be started or resumed."""
+    path, training = folder.path, config.training
+    if training.precision == "fp16" and _on_cpu():
+        raise ConfigError("`precision` of `training` is fp16, which needs a GPU, but there is none; use bf16 or float32.")
+    if not (path / CONFIG).exists():
+        if resume:
+            console.print(f"there is nothing to resume in {path}: starting anew", highlight=False)
+        return
+    if not resume:
+        raise RunError(f"{path} holds a run already; go on with --resume, or choose another --out.")
+    _same(config, folder)
+    for latest in checkpoints(folder.checkpoints)[-1:]:
+        verify(latest)
+        if step_of(latest) > training.updates:
+            raise RunError(f"{path} was trained for {step_of(latest)} updates, but the config says {training.updates}.")
+
+
+def _finished(checkpoint: Path, training: TrainingConfig) -> bool:
+    """Whether all updates were made, or patience ran out."""
+    if step_of(checkpoint) >= training.updates:
+        return True
+    patience = state_of(checkpoint).get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
+    waited = patience.get("attributes", {}).get("early_stopping_patience_counter", 0)
+    return training.patience is not None and waited >= training.patience
 
 
 def _same(config: TranslationConfig, folder: RunFolder) -> None:
@@ -343,6 +393,10 @@ def finish(config: TranslationConfig, folder: RunFolder, console: Console) -> No
 
 def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = None) -> Path:
     """Write the mean of some checkpoints as a model; the run's own unless `out` says where."""
+    place = out or folder.model
+    if out is not None and out.exists() and not (out / "floater_config.json").is_file() and (out.is_file() or any(out.iterdir())):
+        raise RunError(f"{out} exists and is not an averaged model; choose a new folder.")
+    logging.disable_progress_bar()
     weights = average(chosen)
     model = from_pretrained(MarianMTModel, chosen[-1])
     missing = model.load_state_dict(weights, strict=False).missing_keys
@@ -350,7 +404,6 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
     if odd:
         raise RunError(f"{chosen[-1]} does not hold {odd[0]}.")
     model.tie_weights()
-    place = out or folder.model
     with new_folder(place) as aside:
         save_pretrained(model, aside)
     if out is None:
@@ -364,15 +417,18 @@ def settings(path: Path) -> tuple[TranslationConfig, RunFolder]:
     return TranslationConfig(**read(path / CONFIG)), folder
 
 
-def load(path: Path) -> tuple[TranslationConfig, Translator]:
-    """A trained run, ready to translate."""
+def load(path: Path, model: Path | None = None) -> tuple[TranslationConfig, Translator]:
+    """A trained run, ready to translate; with the weights of `model` (see `average_run`) instead of its own if given."""
     config, folder = settings(path)
-    if not folder.model.is_dir():
+    if model is not None and not model.is_dir():
+        raise RunError(f"{model} must be the folder of a model, but there is none.")
+    if model is None and not folder.model.is_dir():
         raise RunError(f"{path} holds no model yet; finish it with `floater train … --resume`, or `floater average {path}`.")
     logging.disable_progress_bar()
-    model = from_pretrained(MarianMTModel, folder.model)
-    model.eval()
-    return config, Translator(model, vocabulary.load(folder.vocabulary), config.decoding)
+    logging.set_verbosity_error()  # a position past 1,024 is none to warn of
+    trained = from_pretrained(MarianMTModel, model or folder.model)
+    trained.eval()
+    return config, Translator(trained, vocabulary.load(folder.vocabulary), config.decoding)
 
 
 def evaluate(
@@ -383,6 +439,7 @@ def evaluate(
     edges: Sequence[int] = (),
     paper: bool = False,
     beam: int | None = None,
+    model: Path | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Translate and score; predictions and scores stay in the run folder.
@@ -394,9 +451,14 @@ def evaluate(
         edges: edges of bins of source length, in tokens.
         paper: BLEU as the paper computes it, beside sacreBLEU's.
         beam: width of the beam; the config's unless given.
+        model: a folder of other weights than the run's.
         console: where to show a bar.
     """
-    config, translator = load(folder.path)
+    if Path(name).name != name or name.startswith("."):
+        raise ArgumentError(f"`name` must be a plain name, without folders, but is {name!r}.")
+    if edges:
+        bins([], edges)  # wrong ones are refused before any work
+    config, translator = load(folder.path, model)
     begun = time.perf_counter()
     with Progress(console=console or Console(stderr=True), transient=True) as bar:
         task = bar.add_task("translating", total=len(pairs))

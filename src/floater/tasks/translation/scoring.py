@@ -109,6 +109,8 @@ def paired_bootstrap(base: Sequence[str], other: Sequence[str], references: Sequ
     assert second.p_value is not None
     scores = _resampled(metric, [base, other], len(references), draws)
     low, high = np.percentile(scores[1] - scores[0], [2.5, 97.5])
+    if list(base) == list(other):
+        second.p_value = 1.0  # counting the resamples that are no better, sacreBLEU would find a difference
     one, two = float(first.score), float(second.score)
     return Paired(one, two, two - one, float(low), float(high), float(second.p_value), str(signatures["BLEU"]))
 
