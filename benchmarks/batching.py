@@ -26,9 +26,10 @@ from transformers import DataCollatorForSeq2Seq, MarianMTModel, Seq2SeqTrainer, 
 from floater import recipes
 from floater.attach import attachment
 from floater.files import write_text
-from floater.tasks.translation import run
+from floater.tasks.translation import preparing, run
 from floater.tasks.translation.batches import TokenBatches
 from floater.tasks.translation.config import TranslationConfig
+from floater.tasks.translation.trainer import make_trainer
 from floater.training.records import RunFolder
 
 console = Console(stderr=True)
@@ -86,7 +87,7 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     quiet = {"evaluate_every": 10**6, "save_every": 10**6, "log_every": 10**6, "tensorboard": False}
     config = config.model_copy(update={"training": config.training.model_copy(update=quiet)})
     folder = RunFolder(place / "run")
-    prepared = run.prepare(config, folder)
+    prepared = preparing.prepare(config, folder)
     set_seed(0)
     ours = run.make_model(config, prepared.vocabulary)
     batches = TokenBatches(prepared.train.lengths(), config.training.batch_tokens, 0)
@@ -97,7 +98,7 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     for number in track(range(arguments.rounds + 1), description="rounds", console=console):
         for name in random.sample(list(rates), 2):
             if name == "floater":
-                trainer: Any = run.make_trainer(config, ours, prepared, folder, Console(quiet=True))
+                trainer: Any = make_trainer(config, ours, prepared, folder, Console(quiet=True))
                 folder.path.mkdir(exist_ok=True)
             else:
                 trainer = plain_trainer(config, plain, prepared, rows, place / "plain", number)

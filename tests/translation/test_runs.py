@@ -16,7 +16,7 @@ from transformers import MarianMTModel
 import floater
 from floater import recipes
 from floater.errors import ArgumentError, LengthError, RunError
-from floater.tasks.translation import corpus, run
+from floater.tasks.translation import corpus, evaluation, run
 from floater.tasks.translation.config import Split, TranslationConfig
 from floater.tasks.translation.corpus import Pairs
 from floater.training.average import average
@@ -74,7 +74,7 @@ def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
     assert facts["data"]["train"]["pairs"] == 120
     assert TranslationConfig(**recipes.read(folder.path / "config.yaml")) == config
     long = " ".join(["7"] * 3000)
-    _, translator = run.load(folder.path)
+    _, translator = evaluation.load(folder.path)
     translator.config = translator.config.model_copy(update={"beam": 1, "max_ratio": 0.001})
     if name == "learned":
         with pytest.raises(LengthError, match="has 64 positions"):
@@ -109,7 +109,7 @@ def test_curves_are_written_for_tensorboard(tmp_path: Path) -> None:
 
 
 def test_a_warm_start_begins_as_the_vanilla_model(vanilla: Path, tmp_path: Path) -> None:
-    words = run.load(vanilla)[1].vocabulary
+    words = evaluation.load(vanilla)[1].vocabulary
     positions = {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"}
     config = TranslationConfig(**settings(tmp_path, positions=positions, init_from=str(vanilla)))
     warm = run.make_model(config, words)
@@ -140,7 +140,7 @@ def test_translation_keeps_order_count_and_empty_lines(vanilla: Path, tmp_path: 
     assert len(made) == 1000
     assert [i for i, line in enumerate(lines) if not line] == [3, 500, 999]
     assert made[3] == made[500] == made[999] == ""
-    _, translator = run.load(vanilla)
+    _, translator = evaluation.load(vanilla)
     alone = [translator.translate([lines[i]], beam=1)[0] for i in range(0, 1000, 97)]
     assert alone == [made[i] for i in range(0, 1000, 97)]
     subprocess.run(
@@ -158,10 +158,10 @@ def test_evaluation_with_bins_and_against_another_run(vanilla: Path, tmp_path: P
     found = corpus.load(data, "test")
     assert found is not None
     folder = RunFolder.existing(vanilla)
-    scores = run.evaluate(folder, found, name="x", edges=[8, 12], paper=True, beam=1)
+    scores = evaluation.evaluate(folder, found, name="x", edges=[8, 12], paper=True, beam=1)
     assert sum(part["pairs"] for part in scores["bins"].values()) == 30
-    assert "paper's BLEU" in run.describe(scores)
-    same = run.compare(folder, folder, "x")
+    assert "paper's BLEU" in evaluation.describe(scores)
+    same = evaluation.compare(folder, folder, "x")
     assert same["difference"] == 0
     assert same["p_value"] == 1
 
@@ -284,14 +284,14 @@ def test_averages_do_not_overwrite_what_is_there(vanilla: Path, tmp_path: Path) 
     (tmp_path / "mine" / "precious.txt").write_text("x")
     for place in (tmp_path / "mine", tmp_path / "mine" / "precious.txt"):
         with pytest.raises(RunError, match="exists and is not an averaged model"):
-            run.average_run(folder, chosen, place)
+            evaluation.average_run(folder, chosen, place)
     for _ in range(2):
-        run.average_run(folder, chosen, tmp_path / "averaged")
-    _, translator = run.load(vanilla, tmp_path / "averaged")
-    assert translator.translate(["1 2 3"]) == run.load(vanilla)[1].translate(["1 2 3"])
+        evaluation.average_run(folder, chosen, tmp_path / "averaged")
+    _, translator = evaluation.load(vanilla, tmp_path / "averaged")
+    assert translator.translate(["1 2 3"]) == evaluation.load(vanilla)[1].translate(["1 2 3"])
     found = Pairs(["1 2"], ["zwei eins"], "x")
     with pytest.raises(ArgumentError, match="must be a plain name"):
-        run.evaluate(folder, found, name="../out")
+        evaluation.evaluate(folder, found, name="../out")
 
 
 def test_a_warm_start_needs_the_same_model(vanilla: Path, tmp_path: Path) -> None:
@@ -303,6 +303,26 @@ def test_a_warm_start_needs_the_same_model(vanilla: Path, tmp_path: Path) -> Non
         with pytest.raises(RunError, match=message):
             run.train(config, tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_start_without_a_vocabulary_can_be_resumed(vanilla: Path, tmp_path: Path) -> None:
+    made = settings(tmp_path, init_from=str(vanilla))
+    del made["vocabulary"]
+    config = TranslationConfig(**made)
+    run.train(config, tmp_path / "warm")
+    longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
+    assert run.train(longer, tmp_path / "warm", resume=True).facts()["updates"] == 8
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    made = settings(tmp_path)
+    config = TranslationConfig(**made)
+    run.train(config, tmp_path / "run")
+    target = Path(made["data"]["train"]["target"])
+    lines = target.read_text().splitlines()
+    target.write_text("".join(f"{line}\n" for line in [lines[1], lines[0], *lines[2:]]))
+    with pytest.raises(RunError, match=r"was started with other train data .* its target side has changed"):
+        run.train(config, tmp_path / "run", resume=True)
 
 
 @pytest.mark.slow

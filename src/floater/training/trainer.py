@@ -115,6 +115,21 @@ class SafeTrainer(Trainer):
             self._forget(folder)
         self.accelerator.wait_for_everyone()
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.state.best_model_checkpoint = None  # a path that is hidden while it is written; the step tells which is best
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Weights that are tied to others, or made anew, are not missing; any other is."""
+        model = self._bare
+        state = model.state_dict(keep_vars=True)
+        missing = set(load_result.missing_keys)
+        loaded = {id(value) for name, value in state.items() if name not in missing}
+        remade = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+        lost = [name for name in load_result.missing_keys if id(state[name]) not in loaded and name not in remade]
+        if lost:
+            raise RunError(f"The checkpoint does not hold {lost[0]}; remove it, and `--resume` goes on from the one before.")
+
     @contextmanager
     def _written_aside(self, place: Path) -> Iterator[None]:
         self._aside = place

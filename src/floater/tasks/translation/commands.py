@@ -14,9 +14,10 @@ from ...errors import ArgumentError, DataError, RunError
 from ...files import read_lines, write_text
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints
-from . import corpus, run
+from . import corpus, evaluation, run
 from .config import Split, TranslationConfig
 from .corpus import Pairs
+from .preparing import settings
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ def evaluate(
     other = None if against is None else RunFolder.existing(against)
     pairs, label = _pairs(folder, source, target)
     label = name or label
-    scores = run.evaluate(folder, pairs, name=label, edges=_edges(length_bins), paper=paper_bleu, beam=beam, model=model)
-    console.print(run.describe(scores), highlight=False)
+    scores = evaluation.evaluate(folder, pairs, name=label, edges=_edges(length_bins), paper=paper_bleu, beam=beam, model=model)
+    console.print(evaluation.describe(scores), highlight=False)
     if other is None:
         return
     if scores["data"] != other.scores().get(label, {}).get("data") or scores["beam"] != other.scores()[label]["beam"]:
-        run.evaluate(other, pairs, name=label, beam=beam)
-    found = run.compare(other, folder, label)
+        evaluation.evaluate(other, pairs, name=label, beam=beam)
+    found = evaluation.compare(other, folder, label)
     folder.add_scores(f"{label} against {other.path.name}", found)
     console.print(
         f"against {against}: {found['difference']:+.2f} BLEU (95 % {found['low']:+.2f} to {found['high']:+.2f}, "
@@ -62,7 +63,7 @@ def evaluate(
 
 
 def _pairs(folder: RunFolder, source: Path | None, target: Path | None) -> tuple[Pairs, str]:
-    config, _ = run.settings(folder.path)
+    config, _ = settings(folder.path)
     if (source is None) != (target is None):
         raise ArgumentError("`--source` and `--target` belong together, but only one was given.")
     if source is not None:
@@ -89,7 +90,7 @@ def translate(path: Path, source: Path | None, output: Path | None, beam: int | 
     """Translate a file or standard input."""
     if output is not None and output.is_dir():
         raise ArgumentError(f"`--output` must be a file, but {output} is a folder.")
-    config, translator = run.load(path, model)
+    config, translator = evaluation.load(path, model)
     if beam is not None:
         translator.config = config.decoding.model_copy(update={"beam": beam})
     lines = _typed(sys.stdin.buffer) if source is None else iter(read_lines(source))
@@ -116,4 +117,4 @@ def average(path: Path, last: int, out: Path | None) -> Path:
     found = checkpoints(folder.checkpoints)
     if len(found) < last:
         raise RunError(f"{path} holds {len(found)} checkpoints, but {last} are to be averaged; give --last {max(len(found), 1)}.")
-    return run.average_run(folder, found[-last:], out)
+    return evaluation.average_run(folder, found[-last:], out)

@@ -10,10 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from ...attach import Sites
 from ...config import Config
 from ...encoders import KINDS, EncoderConfig, RotaryConfig
-
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+from ...training.settings import Count, Positive, Share, TrainingSettings
 
 
 class Split(Config):
@@ -172,44 +169,15 @@ class PositionsConfig(Config):
         return found
 
 
-class TrainingConfig(Config):
-    """How to train."""
+class TrainingConfig(TrainingSettings):
+    """How to train a translator; after the warm-up the learning rate falls with the inverse square root of the step."""
 
-    updates: Count
-    """Optimiser steps."""
+    warmup: Count = 4000
     batch_tokens: Count = 4096
     """Token budget of a batch on one process: rows × the longest of their sentences, padding included."""
-    accumulate: Count = 1
-    """Batches whose gradients make one update."""
-    lr: Positive = 7e-4
-    """Peak learning rate, reached after the warm-up; then it falls with the inverse square root of the step."""
-    warmup: Count = 4000
     label_smoothing: Share = 0.1
-    betas: tuple[Share, Share] = (0.9, 0.98)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: Annotated[float, Field(ge=0)] = 0.0
-    """Largest norm of the gradient; 0 does not clip."""
-    flow_lr_multiple: Positive = 1.0
-    """Learning rate of the encoder's weights, in multiples of the rest's."""
-    flow_weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    update_every: Count = 1
-    """Train the encoder's weights in every k-th step only."""
-    freeze_flow: bool = False
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
-    evaluate_every: Count = 1000
-    """Updates between two looks at the validation set."""
-    save_every: Count = 500
-    """Updates between two checkpoints."""
-    keep: Count = 5
-    """Checkpoints to keep: the last so many, and the best."""
-    patience: Count | None = None
-    """Stop after so many looks at the validation set without a better BLEU."""
     average: Annotated[int, Field(ge=0)] = 5
     """Average the weights of the last so many checkpoints at the end; 0 takes the last weights."""
-    log_every: Count = 50
-    threads: Count | None = None
-    """Threads of torch on the CPU."""
-    tensorboard: bool = True
 
     @model_validator(mode="after")
     def _enough(self) -> TrainingConfig:

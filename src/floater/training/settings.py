@@ -1,0 +1,50 @@
+"""Settings of training that all tasks share. Every option has its one default here or in its task."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..config import Config
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainingSettings(Config):
+    """How to train, whatever the task."""
+
+    updates: Count
+    """Optimiser steps."""
+    accumulate: Count = 1
+    """Batches whose gradients make one update."""
+    lr: Positive = 7e-4
+    """Peak learning rate, reached after the warm-up."""
+    warmup: Annotated[int, Field(ge=0)] = 4000
+    """Updates over which the learning rate rises."""
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    weight_decay: NotNegative = 0.0
+    clip: NotNegative = 0.0
+    """Largest norm of the gradient; 0 does not clip."""
+    flow_lr_multiple: Positive = 1.0
+    """Learning rate of the encoder's weights, in multiples of the rest's."""
+    flow_weight_decay: NotNegative = 0.0
+    update_every: Count = 1
+    """Train the encoder's weights in every k-th step only."""
+    freeze_flow: bool = False
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    evaluate_every: Count = 1000
+    """Updates between two looks at the validation set."""
+    save_every: Count = 500
+    """Updates between two checkpoints."""
+    keep: Count = 5
+    """Checkpoints to keep: the last so many, and the best."""
+    patience: Count | None = None
+    """Stop after so many looks at the validation set without a better score."""
+    log_every: Count = 50
+    threads: Count | None = None
+    """Threads of torch on the CPU."""
+    tensorboard: bool = True
