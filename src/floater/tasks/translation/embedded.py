@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AnySet
 from datetime import date, time
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -51,7 +51,7 @@ class Embedded(Config):
     """The validation part."""
     test: Lines
     """The test part."""
-    items: tuple[Kind, ...] = Field(("number", "date", "time"), min_length=1)
+    items: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("number", "date", "time")
     """What lines consist of."""
     largest: Count = 9999
     """Largest number; small ones are as frequent as large ones (a number of digits is drawn first)."""
