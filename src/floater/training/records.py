@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import RunError
 from ..files import write_text
 from ..recipes import write
@@ -41,6 +39,8 @@ class RunFolder:
 
     def begin(self, settings: dict[str, Any], facts: dict[str, Any]) -> None:
         """Write the config as resolved, and what the run was made with."""
+        import torch  # noqa: PLC0415  (run folders are read where it is not installed)
+
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.path / CONFIG, write(settings))
         command = shlex.join(["floater", *sys.argv[1:]])
