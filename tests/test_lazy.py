@@ -21,8 +21,8 @@ def test_importing_the_package_imports_no_torch() -> None:
 
 
 def test_attach_is_the_function_whoever_imported_its_package_first() -> None:
-    code = "import floater.attach.sites, floater; from floater.attach import Sites; print(type(floater.attach).__name__, floater.Sites is Sites)"
-    assert run(code).split() == ["function", "True"]
+    first = "import floater.attach.sites, floater; from floater.attach import Sites"
+    assert run(f"{first}; print(type(floater.attach).__name__, floater.Sites is Sites)").split() == ["function", "True"]
 
 
 @pytest.mark.parametrize("package", [floater, floater.training])

@@ -29,6 +29,7 @@ from ...recipes import read
 from ...training import UpdateEvery
 from ...training.average import average
 from ...training.progress import Progressing
+from ...training.recording import record_positions
 from ...training.records import CONFIG, RunFolder
 from ...training.trainer import SafeTrainer, checkpoints, state_of, step_of, sweep, verify
 from . import corpus, vocabulary
@@ -75,6 +76,7 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
             name: part.fingerprint() for name, part in (("train", train), ("valid", valid), ("test", test)) if part is not None
         },
         "training_pairs": len(examples),
+        "longest": int(examples.lengths().max()),
         "vocabulary": len(words),
     }
     return Prepared(words, examples, valid, test, facts)
@@ -408,6 +410,7 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
         save_pretrained(model, aside)
     if out is None:
         folder.note(averaged=[path.name for path in chosen])
+        record_positions(folder)
     return place
 
 
