@@ -39,7 +39,7 @@ def similarity(table: Table) -> Table:
     return np.asarray(table @ table.T)
 
 
-def spectrum(table: Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def spectrum(table: Table) -> tuple[Table, Table]:
     """Frequencies [F] in cycles a position, and the power of each dimension [F, dimension] in dB below the largest.
 
     The mean is taken out and a Hann window applied.

@@ -51,9 +51,10 @@ def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Positions) ->
 
 def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
     points, shares = maths.plane(table)
-    axis.plot(*points.T, color="0.7", linewidth=0.8, zorder=1)
-    dots = axis.scatter(*points.T, c=np.arange(len(points)), cmap="viridis", s=9, zorder=2)
-    axis.scatter(*points[:1].T, facecolors="none", edgecolors="black", s=60, zorder=3)
+    x, y = points.T
+    axis.plot(x, y, color="0.7", linewidth=0.8, zorder=1)
+    dots = axis.scatter(x, y, c=np.arange(len(points)), cmap="viridis", s=9, zorder=2)
+    axis.scatter(x[:1], y[:1], facecolors="none", edgecolors="black", s=60, zorder=3)
     axis.set_xlabel(f"first component ({100 * shares[0]:.0f} % of the variance)", fontsize=8)
     axis.set_ylabel(f"second ({100 * shares[1]:.0f} %)", fontsize=8)
     figure.colorbar(dots, ax=axis, shrink=0.9, label="position").ax.tick_params(labelsize=7)

@@ -59,7 +59,7 @@ class Positions:
     def write(self, folder: Path) -> Path:
         """Write `positions.safetensors` into a folder."""
         about = {"sites": list(self.sites), "kind": self.kind, "description": self.description, "trained": self.trained}
-        tensors = {
+        tensors: dict[str, NDArray[Any]] = {
             "times": np.ascontiguousarray(self.times, np.float64),
             "tables": np.ascontiguousarray(self.tables, np.float32),
         }

@@ -43,7 +43,7 @@ def encodings(made: Attachment, length: int, trained: int | None = None) -> Posi
         table, sites = found, made.site_names()
         words = f"{kind} at {made.sites.kind}" + (", added to the model's own positions" if made.positions == "keep" else "")
     values = table.detach().float().cpu().numpy().transpose(1, 0, 2)
-    return Positions(np.arange(len(table)) * made.delta, values, tuple(sites), kind, words, trained)
+    return Positions(made.delta * np.arange(len(table), dtype=np.float64), values, tuple(sites), kind, words, trained)
 
 
 def load(folder: Path) -> PreTrainedModel:

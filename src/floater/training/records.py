@@ -72,9 +72,12 @@ class RunFolder:
         """The metrics of a run, in order."""
         path = self.path / METRICS
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if line.endswith("}"):  # a killed run may leave a broken last line
-                    yield json.loads(line)
+                    try:
+                        yield json.loads(line)
+                    except ValueError as error:
+                        raise RunError(f"{path}, line {number}: damaged: {error}.") from None
 
     def rewind(self, step: int) -> None:
         """Forget metrics of updates after `step`, which will be made again."""
@@ -92,7 +95,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise RunError(f"{path} is damaged: {error}.") from None
     return found if isinstance(found, dict) else {}
 
