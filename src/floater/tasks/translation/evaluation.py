@@ -15,6 +15,7 @@ from ...attach import from_pretrained, save_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import new_folder, write_text
 from ...training.average import average
+from ...training.recording import record_positions
 from ...training.records import RunFolder
 from . import vocabulary
 from .config import TranslationConfig
@@ -42,6 +43,7 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
         save_pretrained(model, aside)
     if out is None:
         folder.note(averaged=[path.name for path in chosen])
+        record_positions(folder)
     return place
 
 
