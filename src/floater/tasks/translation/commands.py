@@ -67,7 +67,7 @@ def _pairs(folder: RunFolder, source: Path | None, target: Path | None) -> tuple
     if (source is None) != (target is None):
         raise ArgumentError("`--source` and `--target` belong together, but only one was given.")
     if source is not None:
-        data = config.data.model_copy(update={"hub": None, "test": Split(source=source, target=target)})
+        data = config.data.model_copy(update={"hub": None, "embedded": None, "test": Split(source=source, target=target)})
         found = corpus.load(data, "test")
         assert found is not None
         return found, source.name.removesuffix(".gz").rsplit(".", 1)[0]

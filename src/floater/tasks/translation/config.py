@@ -11,14 +11,16 @@ from ...attach import Sites
 from ...config import Config
 from ...encoders import KINDS, EncoderConfig, RotaryConfig
 from ...training.settings import Count, Positive, Share, TrainingSettings
+from .embedded import Embedded
 
 
 class Split(Config):
-    """Where one part of the data lies: two aligned text files, or one TSV file with named columns (plain or .gz each)."""
+    """Where one part of the data lies: two aligned text files, or TSV files with named columns (plain or .gz each)."""
 
     source: Path | None = None
     target: Path | None = None
-    tsv: Path | None = None
+    tsv: Path | tuple[Path, ...] | None = None
+    """One file, or several that are joined."""
     source_column: str | None = None
     """Name of the column in the TSV file; the language unless given."""
     target_column: str | None = None
@@ -27,7 +29,7 @@ class Split(Config):
     def _one_way(self) -> Split:
         two = self.source is not None and self.target is not None
         if two == (self.tsv is not None) or (self.tsv is not None and (self.source or self.target)):
-            raise ValueError("give either `source` and `target` (two text files) or `tsv` (one file with named columns)")
+            raise ValueError("give either `source` and `target` (two text files) or `tsv` (files with named columns)")
         return self
 
 
@@ -52,8 +54,11 @@ class DataConfig(Config):
     valid: Split | None = None
     test: Split | None = None
     hub: Hub | None = None
+    embedded: Embedded | None = None
     max_tokens: Count = 256
     """Longest training sentence, in tokens of the vocabulary."""
+    max_source_tokens: Count | None = None
+    """Longest training source, in tokens, where targets may be longer; `max_tokens` holds for both."""
     min_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest training source, in tokens."""
     max_ratio: Annotated[float, Field(gt=1)] | None = None
@@ -63,9 +68,9 @@ class DataConfig(Config):
 
     @model_validator(mode="after")
     def _somewhere(self) -> DataConfig:
-        if (self.hub is None) == (self.train is None):
-            raise ValueError("give either `train` (files) or `hub` (a data set of the hub)")
-        if self.hub is None and self.valid is None:
+        if sum(place is not None for place in (self.train, self.hub, self.embedded)) != 1:
+            raise ValueError("give one of `train` (files), `hub` (a data set of the hub) and `embedded` (made here)")
+        if self.train is not None and self.valid is None:
             raise ValueError("`valid` is needed beside `train`")
         return self
 

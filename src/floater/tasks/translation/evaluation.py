@@ -15,6 +15,7 @@ from ...attach import from_pretrained, save_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import new_folder, write_text
 from ...training.average import average
+from ...training.recording import record_positions
 from ...training.records import RunFolder
 from . import vocabulary
 from .config import TranslationConfig
@@ -42,6 +43,7 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
         save_pretrained(model, aside)
     if out is None:
         folder.note(averaged=[path.name for path in chosen])
+        record_positions(folder)
     return place
 
 
@@ -135,12 +137,15 @@ def compare(base: RunFolder, other: RunFolder, name: str) -> dict[str, Any]:
 def describe(scores: dict[str, Any]) -> str:
     """Scores in words."""
     lines = []
-    for key, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("paper_bleu", "paper's BLEU")):
+    for key, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "exact match"), ("paper_bleu", "paper's BLEU")):
         if key in scores:
             found = scores[key]
             more = f" ± {found['interval']:.2f}" if found["interval"] is not None else ""
             lines.append(f"{label} {found['score']:.2f}{more}  ({found['signature']})")
     for label, part in scores.get("bins", {}).items():
-        value = f"BLEU {part['bleu']['score']:.2f}, chrF {part['chrf']['score']:.2f}" if part["pairs"] else "no sentence"
+        value = "no sentence"
+        if part["pairs"]:
+            bleu, chrf, exact = (part[key]["score"] for key in ("bleu", "chrf", "exact"))
+            value = f"BLEU {bleu:.2f}, chrF {chrf:.2f}, exact match {exact:.1f} %"
         lines.append(f"  {label} tokens: {part['pairs']} sentences, {value}")
     return "\n".join(lines)
