@@ -43,6 +43,7 @@ def _packed(positions: Positions, levels: int, step: int) -> dict[str, Any]:
         "delta": float(positions.times[1] - positions.times[0]) if len(positions.times) > 1 else 0.0,
         "trained": positions.trained,
         "scales": [float(f"{scale:.6g}") for scale in scales],
+        "ordered": positions.kind in ("own", "sinusoidal"),
         "orders": [by_speed(table).tolist() for table in tables],
         "data": base64.b64encode(deflated).decode("ascii"),
     }
