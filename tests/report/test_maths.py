@@ -25,6 +25,7 @@ def test_a_circle_in_many_dimensions_is_a_circle_in_its_plane() -> None:
     points, shares = maths.plane(3 * np.stack([np.cos(angle), np.sin(angle)], 1) @ axes + 7)
     assert np.allclose(np.linalg.norm(points, axis=1), 3)
     assert shares == pytest.approx((0.5, 0.5))
+    assert maths.flatness(circle(1, 30, 6).tables[0]) == pytest.approx(sum(maths.plane(circle(1, 30, 6).tables[0])[1]))
 
 
 def test_the_plane_of_a_single_point_and_of_one_dimension() -> None:

@@ -140,7 +140,7 @@ def test_it_is_made_where_torch_cannot_be_imported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_eight_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).normal(size=(36, 256, 256)).astype(np.float32).cumsum(1)
+    noise = np.random.default_rng(0).normal(size=(36, 256, 128)).astype(np.float32).cumsum(1)
     positions = Positions(np.arange(256) * 0.1, noise, tuple(f"site {i}" for i in range(36)), "flow", "flow at qkv", 128)
     for number in range(8):
         make_run(tmp_path / "runs" / f"run-{number}", positions=positions)
