@@ -6,14 +6,17 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from .errors import FloaterError
+from .errors import ArgumentError, FloaterError, RunError
+
+if TYPE_CHECKING:
+    from .training.positions import Positions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -150,6 +153,60 @@ def average(
     from .tasks.translation import commands  # noqa: PLC0415
 
     console.print(f"wrote {commands.average(run, last, out)}", highlight=False)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs and of reproductions, or folders of these.", metavar="RUNS...")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Its heading; taken from what it shows unless given.")] = "",
+) -> None:
+    """Make one self-contained page of runs: scores, curves, encodings, configs. Needs no torch, no network, no server."""
+    from .report.page import write_report  # noqa: PLC0415
+
+    if out.is_dir():
+        raise ArgumentError(f"`--out` must be a file, but {out} is a folder.")
+    shown = write_report(folders, out, title=title)
+    for note in shown.notes:
+        typer.echo(note, err=True)
+    size = out.stat().st_size / 1e6
+    console.print(f"wrote {out} ({len(shown.runs)} runs, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def plot(
+    model: Annotated[Path, typer.Argument(help="A run folder, or a model that floater.save_pretrained wrote.")],
+    kind: Annotated[str, typer.Option(help="heatmap, trajectory, similarity or spectrum.")] = "heatmap",
+    site: Annotated[str, typer.Option(help='One site, e.g. "encoder block 1"; the first twelve unless given.')] = "",
+    length: Annotated[int | None, typer.Option(min=2, help="Positions; as many as the run keeps unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG or SVG file; <name>-<kind>.png unless given.")] = None,
+) -> None:
+    """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""
+    from .report.plots import check_plot, plot  # noqa: PLC0415
+
+    path = out or Path(f"{model.resolve().name}-{kind}.png")
+    check_plot(kind, path)
+    found = _positions(model, length)
+    written = plot(found.site(site) if site else found, kind, path, title=f"{model.resolve().name}: {found.description}")
+    console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _positions(model: Path, length: int | None) -> Positions:
+    from .training.positions import Positions  # noqa: PLC0415
+
+    kept = Positions.read(model)
+    if kept is not None and (length is None or length <= len(kept.times)):
+        return kept if length is None else kept.first(length)
+    from .training.recording import positions_of  # noqa: PLC0415  (torch is slow to import, and not needed before)
+
+    found = positions_of(model, length)
+    if found is None:
+        raise RunError(
+            f"{model} has no table of encodings to draw: rotary encodings turn queries and keys, and `none` adds nothing."
+        )
+    return found
 
 
 def main() -> None:

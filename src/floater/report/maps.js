@@ -98,7 +98,8 @@ class EncodingCard {
     this.count = Math.min(shown, length);
     this.similar = view === "similarity";
     this.columns = this.similar ? this.count : dim;
-    this.order = this.similar || order === "as-is" ? null : orders[site];
+    const still = order === "as-is" || (order === "auto" && this.packed.ordered);
+    this.order = this.similar || still ? null : orders[site];
     this.values = this.similar ? multiply(table, this.count, dim) : table;
     const sizes = Float32Array.from(this.values.subarray(0, this.count * this.columns), Math.abs).sort();
     this.limit = (this.similar ? sizes.at(-1) : sizes[Math.floor(0.995 * (sizes.length - 1))]) || 1;

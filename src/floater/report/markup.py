@@ -70,10 +70,17 @@ def table(
     for number, row in enumerate(found):
         run = runs[number] if number < len(runs) else None
         cells = [element("th", cell(row[0]), scope="row")]
-        cells += [element("td", cell(value), class_=kind(i)) for i, value in enumerate(row[1:], 1)]
+        cells += [element("td", cell(value), class_=kind(i) or _long(value)) for i, value in enumerate(row[1:], 1)]
         body += element("tr", *cells, data_run=run)
     made = element("table", element("caption", text(title)), element("thead", element("tr", head)), element("tbody", body))
     return element("div", made, class_="scroll", tabindex=0, role="region", aria_label=title) + note
+
+
+def _long(value: Shown) -> str | None:
+    """Short texts stay on one line, long ones are broken anywhere."""
+    if not isinstance(value, str) or 24 < len(value) <= 40:
+        return None
+    return "long" if len(value) > 40 else "short"
 
 
 def details(summary: str, *inner: str, **values: object) -> str:
@@ -81,9 +88,9 @@ def details(summary: str, *inner: str, **values: object) -> str:
     return element("details", element("summary", text(summary)), *inner, **values)
 
 
-def paragraphs(lines: Iterable[str]) -> str:
-    """One paragraph a line."""
-    return "".join(element("p", text(line)) for line in lines)
+def paragraphs(lines: Iterable[str], lead: str = "") -> str:
+    """One paragraph a line; the first one starts with `lead`, in bold."""
+    return "".join(element("p", element("b", text(lead)) if lead and not i else "", text(line)) for i, line in enumerate(lines))
 
 
 def data(value: Any) -> str:

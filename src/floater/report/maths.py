@@ -34,6 +34,12 @@ def plane(table: Table) -> tuple[Table, tuple[float, float]]:
     return points * np.where(signs == 0, 1, signs), (float(shares[0]), float(shares[1]))
 
 
+def flatness(table: Table) -> float:
+    """The share of the variance that lies in the plane of the first two principal components."""
+    power = np.linalg.svd(np.asarray(table, np.float64) - table.mean(0), compute_uv=False) ** 2
+    return float(power[:2].sum() / max(float(power.sum()), 1e-300))
+
+
 def similarity(table: Table) -> Table:
     """p(i)·p(j) [position, position]."""
     return np.asarray(table @ table.T)

@@ -14,6 +14,7 @@ from . import charts, packing, sections
 from .charts import Charts
 from .markup import data, element, paragraphs, text
 from .reading import Material, gather
+from .results import Results
 from .summary import sentences, tests_of
 
 
@@ -81,6 +82,12 @@ def _encodings(material: Material) -> list[object]:
     having = [run for run in material.runs if run.positions is not None]
     share = packing.BUDGET // max(len(having), 1)
     return [None if run.positions is None else packing.pack(run.positions, share) for run in material.runs]
+
+
+def _led(material: Material) -> Iterator[tuple[str, Results]]:
+    """Reproductions with what goes before their summaries: their titles, where there are several."""
+    for _, results in material.reproductions:
+        yield f"{results.title}: " if len(material.reproductions) > 1 else "", results
 
 
 def _sections(material: Material, made: Charts) -> Iterator[tuple[str, str, str]]:

@@ -28,10 +28,7 @@ def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Pat
         path: PNG or SVG file to write.
         title: heading of the figure.
     """
-    if kind not in KINDS:
-        raise ArgumentError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise ArgumentError(f"`out` must end in .png or .svg, but is {str(path)!r}.")
+    check_plot(kind, path)
     shown = positions.sites[:MOST]
     figure, axes = grid(len(shown), 3 if len(shown) > 4 else 2)
     for axis, name, table in zip(axes, shown, positions.tables, strict=False):
@@ -41,6 +38,14 @@ def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Pat
     more = f" (the first {MOST} of {len(positions.sites)} sites)" if len(positions.sites) > MOST else ""
     figure.suptitle(f"{title}{more}", fontsize=12)
     return save(figure, path)
+
+
+def check_plot(kind: str, path: Path) -> None:
+    """Refuse a figure that cannot be drawn, before anything is computed."""
+    if kind not in KINDS:
+        raise ArgumentError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise ArgumentError(f"`out` must end in .png or .svg, but is {str(path)!r}.")
 
 
 def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:

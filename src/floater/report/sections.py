@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from .charts import Charts, of_results
-from .markup import Shown, details, element, paragraphs, table, text
+from .markup import Shown, details, element, table, text
 from .packing import site_facts
 from .reading import Run, number, whole
 from .results import Results
@@ -25,7 +25,7 @@ def reproduction(results: Results, made: Charts) -> str:
     ]
     says = "Lines with intervals where they were measured; the data is below as a table."
     figures = [made.add(figure.title, says, [of_results(figure)]) for figure in results.figures]
-    return about + paragraphs(results.summary) + "".join(figures) + "".join(tables)
+    return about + "".join(figures) + "".join(tables)
 
 
 def scores(runs: Sequence[Run]) -> str:
@@ -39,7 +39,9 @@ def _scores_on(test: str, runs: Sequence[Run]) -> str:
     rows: list[list[Shown]] = []
     for place in places:
         found = runs[place].scores[test]
-        rows.append([runs[place].name, *(found.metrics.get(metric) for metric in metrics), found.pairs, found.beam, found.seconds])
+        rows.append(
+            [runs[place].name, *(found.metrics.get(metric) for metric in metrics), found.pairs, found.beam, whole(found.seconds)]
+        )
     signed = {
         (metric, runs[place].scores[test].metrics[metric].signature): None
         for metric in metrics
@@ -68,7 +70,7 @@ def encodings(runs: Sequence[Run]) -> str:
     """Controls and one card for each run; the page's script draws into them."""
     views = [("values", "values"), ("similarity", "similarity p(i)·p(j)")]
     paths = [("plane", "plane of two components"), ("time", "dimensions over time")]
-    orders = [("speed", "by speed"), ("as-is", "as is")]
+    orders = [("auto", "as suits"), ("speed", "by speed"), ("as-is", "as is")]
     controls = "".join(
         element(
             "label",
@@ -87,7 +89,8 @@ def encodings(runs: Sequence[Run]) -> str:
         "Rows of a map are positions, columns dimensions; beside it the path that an encoding takes. The dashed line is the length "
         "of the longest training example: what lies below it was never seen. Arrow keys move the reading point."
     )
-    cards = "".join(_encoding_card(place, run) for place, run in enumerate(runs))
+    ordered = sorted(enumerate(runs), key=lambda numbered: numbered[1].positions is None)
+    cards = "".join(_encoding_card(place, run) for place, run in ordered)
     return element("p", text(says)) + element("div", controls, class_="controls") + element("div", cards, class_="cards")
 
 
@@ -147,7 +150,7 @@ def differences(runs: Sequence[Run]) -> str:
     keys = list(dict.fromkeys(key for found in flat for key in found))
     rows: list[list[Shown]] = []
     for key in keys:
-        values = [found.get(key, "") for found in flat]
+        values = [found.get(key) for found in flat]
         if len(set(values)) > 1:
             rows.append([key, *values])
     versions = [dict(run.facts.get("versions") or {}) if isinstance(run.facts.get("versions"), dict) else {} for run in runs]

@@ -45,18 +45,37 @@ def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
     pairs = best.scores[test].pairs
     of = f" ({pairs:,} sentences)" if pairs else ""
     yield f"On {test}{of}, {_and(listed)}."
-    for other in others[:_MOST]:
-        yield _versus(best, other, test, metric)
+    yield from _compared(best, others[:_MOST], test, metric)
 
 
-def _versus(best: Run, other: Run, test: str, metric: str) -> str:
-    ours, theirs = best.scores[test], other.scores[test]
-    if not ours.comparable(theirs, metric):
-        return f"{best.name} and {other.name} were not scored on the same data in the same way: their scores cannot be compared."
-    paired = paired_test(best, other, test) if metric == "bleu" else None
-    if paired is not None:
-        return _tested(best, other, paired)
-    return f"{best.name} and {other.name}: {_by_intervals(ours.metrics[metric], theirs.metrics[metric])}"
+def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Iterator[str]:
+    """The best run against others: by paired tests where they were made, else by intervals, else without a claim."""
+    ours = best.scores[test]
+    apart, overlapping, bare = [], [], []
+    for other in others:
+        theirs = other.scores[test]
+        mine, its = ours.metrics[metric], theirs.metrics[metric]
+        paired = paired_test(best, other, test) if metric == "bleu" else None
+        words = f"{other.name} by {mine.score - its.score:.2f}"
+        if not ours.comparable(theirs, metric):
+            yield f"{best.name} and {other.name} were not scored on the same data in the same way: their scores cannot be compared."
+        elif paired is not None:
+            yield _tested(best, other, paired)
+        elif mine.interval is None or its.interval is None:
+            bare.append(words)
+        elif mine.score - its.score > mine.interval + its.interval:
+            apart.append(words)
+        else:
+            overlapping.append(words)
+    if apart:
+        yield f"{best.name} is above {_and(apart)}; their 95 % intervals do not overlap."
+    if overlapping:
+        yield (
+            f"{best.name} is above {_and(overlapping)}, but their 95 % intervals overlap, and without a paired test "
+            "(floater evaluate RUN --against OTHER) this is no claim that it is better."
+        )
+    if bare:
+        yield f"{best.name} is above {_and(bare)}, without intervals: nothing can be said of what that means."
 
 
 def paired_test(run: Run, other: Run, test: str) -> Paired | None:
@@ -77,24 +96,16 @@ def _tested(best: Run, other: Run, paired: Paired) -> str:
     return f"A paired test does not tell {best.name} and {other.name} apart: {figures}."
 
 
-def _by_intervals(one: Score, other: Score) -> str:
-    if one.interval is None or other.interval is None:
-        return f"a difference of {one.score - other.score:.2f}, without intervals; nothing can be said of its meaning."
-    difference = one.score - other.score
-    if difference > one.interval + other.interval:
-        return f"a difference of {difference:.2f}, and their 95 % intervals do not overlap."
-    return (
-        f"a difference of {difference:.2f}, within their 95 % intervals. No paired test was made "
-        "(floater evaluate RUN --against OTHER), so this is no claim that one is better."
-    )
-
-
 def _progress(runs: Sequence[Run]) -> Iterator[str]:
+    stages: dict[tuple[int | None, int], list[str]] = {}
     for run in runs:
         made, planned = run.updates()
         if planned is not None and (made is None or made < planned):
-            done = f"{made:,} of {planned:,} updates" if made is not None else f"not yet all of its {planned:,} updates"
-            yield f"{run.name} has made {done}: its numbers may still change, unless it was stopped on purpose."
+            stages.setdefault((made, planned), []).append(run.name)
+    for (made, planned), names in stages.items():
+        done = "not yet made all of" if made is None else f"made {made:,} of"
+        have, their = ("has", "its") if len(names) == 1 else ("have", "their")
+        yield f"{_and(names)} {have} {done} {planned:,} updates: {their} numbers may still change, unless stopped on purpose."
 
 
 def _sizes(runs: Sequence[Run]) -> Iterator[str]:

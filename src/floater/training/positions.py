@@ -35,8 +35,8 @@ class Positions:
         trained: length of the longest training example, None if not known.
     """
 
-    times: NDArray[np.float64]
-    tables: NDArray[np.float32]
+    times: NDArray[np.floating]
+    tables: NDArray[np.floating]
     sites: tuple[str, ...]
     kind: str
     description: str
@@ -53,7 +53,7 @@ class Positions:
         """The first `length` positions."""
         return self._with(self.times[:length], self.tables[:, :length], self.sites)
 
-    def _with(self, times: NDArray[np.float64], tables: NDArray[np.float32], sites: tuple[str, ...]) -> Positions:
+    def _with(self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]) -> Positions:
         return Positions(times, tables, sites, self.kind, self.description, self.trained)
 
     def write(self, folder: Path) -> Path:

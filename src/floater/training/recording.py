@@ -84,10 +84,11 @@ def record_positions(folder: RunFolder) -> Positions | None:
 
 
 def positions_of(path: Path, length: int | None = None) -> Positions | None:
-    """The encodings of a run (kept in its folder from then on) or of a model, at `length` positions."""
+    """The encodings of a run (kept in its folder from then on) or of a model, computed at `length` positions."""
     if not (path / CONFIG).is_file():
         return of_model(path, length or LONGEST)
-    found = Positions.read(path) or record_positions(RunFolder(path))
+    folder = RunFolder(path)
+    found = record_positions(folder)
     if found is None or length is None:
         return found
-    return found.first(length) if length <= len(found.times) else of_model(path / "model", length, found.trained)
+    return found.first(length) if length <= len(found.times) else of_model(folder.model, length, found.trained)
