@@ -61,6 +61,8 @@ class DataConfig(Config):
     """Longest training source, in tokens, where targets may be longer; `max_tokens` holds for both."""
     min_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest training source, in tokens."""
+    min_test_tokens: Annotated[int, Field(ge=0)] = 0
+    """Shortest test source, in tokens: shorter ones are left out of the test set."""
     max_ratio: Annotated[float, Field(gt=1)] | None = None
     """Largest ratio of the two lengths of a training pair; None keeps all. WMT's usual value is 1.5."""
     max_pairs: Count | None = None
@@ -201,6 +203,8 @@ class DecodingConfig(Config):
     batch_tokens: Count = 4096
     valid_beam: Count = 1
     """Beam for the validation BLEU while training."""
+    length_bins: tuple[Count, ...] = ()
+    """Edges of bins of source length, in tokens, in which the test set is scored too."""
 
 
 class TranslationConfig(Config):
