@@ -82,7 +82,7 @@ class _Learner:
         torch.manual_seed(config.seed)
         training = config.training
         self._model = make_model(config.model_copy(update={"init_from": None, "init_scale": None}), words).train()
-        self._model.label_smoothing = training.label_smoothing
+        self._model.label_smoothing, self._model.jitter = training.label_smoothing, config.positions.jitter
         groups = parameter_groups(
             self._model,
             lr=training.lr,
