@@ -26,14 +26,6 @@ from floater.training.trainer import checkpoints
 from .corpora import pairs, settings, write_config
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
-    "multi30k.yaml",
-    "debian.yaml",
-    "en-de.yaml",
-    "en-de-base.yaml",
-    "en-de-large.yaml",
-    "en-fr-base.yaml",
-    "en-fr-large.yaml",
-}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
