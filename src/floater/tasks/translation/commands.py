@@ -71,7 +71,7 @@ def _pairs(folder: RunFolder, source: Path | None, target: Path | None) -> tuple
         found = corpus.load(data, "test")
         assert found is not None
         return found, source.name.removesuffix(".gz").rsplit(".", 1)[0]
-    found = corpus.load(config.data, "test")
+    found = evaluation.test_pairs(config, folder)
     if found is None:
         raise DataError(f"The config of {folder.path} names no test set; give --source and --target.")
     return found, "test"

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ...attach import Sites
 from ...config import Config
-from ...encoders import KINDS, EncoderConfig, RotaryConfig
+from ...encoders import KINDS, EncoderConfig, FlowConfig, RotaryConfig, SinusoidalConfig
 from ...training.settings import Count, Positive, Share, TrainingSettings
 from .embedded import Embedded
 
@@ -61,6 +61,8 @@ class DataConfig(Config):
     """Longest training source, in tokens, where targets may be longer; `max_tokens` holds for both."""
     min_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest training source, in tokens."""
+    min_test_tokens: Annotated[int, Field(ge=0)] = 0
+    """Shortest test source, in tokens: shorter ones are left out of the test set."""
     max_ratio: Annotated[float, Field(gt=1)] | None = None
     """Largest ratio of the two lengths of a training pair; None keeps all. WMT's usual value is 1.5."""
     max_pairs: Count | None = None
@@ -117,6 +119,18 @@ class ModelConfig(Config):
         return {key: value if (found := getattr(self, key)) is None else found for key, value in PRESETS[self.preset].items()}
 
 
+_AT_ANY_TIME = (FlowConfig, SinusoidalConfig, RotaryConfig)
+
+
+class JitterConfig(Config):
+    """Times that are moved while training, drawn anew for each batch: a model meets times that longer inputs will need."""
+
+    offset: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """All tokens of a batch, on both sides, stand up to so many tokens later."""
+    stretch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """They stand up to so many times as far apart."""
+
+
 class PositionsConfig(Config):
     """Which encoder, where. Without an encoder the model has its own fixed sinusoid: the original Transformer."""
 
@@ -128,6 +142,8 @@ class PositionsConfig(Config):
     """What happens to the model's own sinusoid where an encoder is given: keep it and add, or take it out."""
     per_stack: bool = False
     """One encoder for the source and one for the target side, instead of one for both."""
+    jitter: JitterConfig | None = None
+    """Move the times while training; off unless given."""
 
     @field_validator("encoder", mode="before")
     @classmethod
@@ -155,6 +171,12 @@ class PositionsConfig(Config):
     def _rotary(self) -> PositionsConfig:
         if isinstance(self.encoder, RotaryConfig) and self.sites.kind != "qkv":
             raise ValueError("a rotary encoder turns queries and keys: `sites` must be qkv")
+        return self
+
+    @model_validator(mode="after")
+    def _anywhere(self) -> PositionsConfig:
+        if self.jitter is not None and not (isinstance(self.encoder, _AT_ANY_TIME) and self.own == "replace"):
+            raise ValueError("`jitter` needs an encoder that serves any time (flow, sinusoidal or rotary) and `own: replace`")
         return self
 
     def described(self) -> str:
@@ -201,6 +223,8 @@ class DecodingConfig(Config):
     batch_tokens: Count = 4096
     valid_beam: Count = 1
     """Beam for the validation BLEU while training."""
+    length_bins: tuple[Count, ...] = ()
+    """Edges of bins of source length, in tokens, in which the test set is scored too."""
 
 
 class TranslationConfig(Config):

@@ -12,13 +12,12 @@ from transformers import set_seed
 from transformers.utils import logging
 
 from ...files import new_folder
-from ...training.records import CONFIG, RunFolder
+from ...training.records import CONFIG, RunFolder, peak_memory
 from ...training.start import check_start, finished
 from ...training.trainer import SafeTrainer, checkpoints, step_of, sweep
-from . import corpus
 from .batches import TokenBatches
 from .config import TranslationConfig
-from .evaluation import average_run, describe, evaluate
+from .evaluation import average_run, describe, evaluate, test_pairs
 from .model import MarianMTModel, build, position, position_parameters, rescale, warm_start
 from .preparing import Prepared, prepare, resolved, same_data, settings
 from .trainer import make_trainer
@@ -75,7 +74,8 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
         trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
         if trainer.is_world_process_zero():
             earlier = folder.facts().get("training_seconds", 0.0) if latest else 0.0
-            folder.note(training_seconds=round(earlier + time.perf_counter() - begun, 1), updates=trainer.state.global_step)
+            seconds = round(earlier + time.perf_counter() - begun, 1)
+            folder.note(training_seconds=seconds, updates=trainer.state.global_step, peak_memory_mb=peak_memory())
     if trainer.is_world_process_zero():
         finish(config, folder, console)
     trainer.accelerator.wait_for_everyone()
@@ -121,7 +121,7 @@ def finish(config: TranslationConfig, folder: RunFolder, console: Console) -> No
     count = config.training.average or 1
     average_run(folder, checkpoints(folder.checkpoints)[-count:])
     console.print(f"the model is the mean of the last {len(folder.facts()['averaged'])} checkpoints", highlight=False)
-    test = corpus.load(config.data, "test")
+    test = test_pairs(config, folder)
     if test is not None:
-        scores = evaluate(folder, test, name="test", console=console)
+        scores = evaluate(folder, test, name="test", edges=config.decoding.length_bins, console=console)
         console.print(describe(scores), highlight=False)
