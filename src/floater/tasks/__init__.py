@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..errors import ConfigError
 from ..recipes import read
-from ..training.records import RunFolder
+from ..training.records import CONFIG, RunFolder
 
 
 class Task(Protocol):
@@ -21,13 +21,32 @@ class Task(Protocol):
         ...
 
 
+def _translation(settings: dict[str, Any]) -> Task:
+    from .translation.commands import Translation  # noqa: PLC0415  (each task imports only its own)
+    from .translation.config import TranslationConfig  # noqa: PLC0415
+
+    return Translation(TranslationConfig(**settings))
+
+
+def _glue(settings: dict[str, Any]) -> Task:
+    from .glue.problem import Glue, GlueConfig  # noqa: PLC0415
+    from .understanding.commands import Understanding  # noqa: PLC0415
+
+    return Understanding(Glue, GlueConfig(**settings))
+
+
+_TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"translation": _translation, "glue": _glue}
+
+
 def task_of(config: Path, overrides: Sequence[str] = ()) -> Task:
     """The task that a config file describes, its settings checked."""
     settings: dict[str, Any] = read(config, overrides)
     kind = settings.get("task", "translation")
-    if kind == "translation":
-        from .translation.commands import Translation  # noqa: PLC0415  (each task imports only its own)
-        from .translation.config import TranslationConfig  # noqa: PLC0415
+    if kind not in _TASKS:
+        raise ConfigError(f"{config}: `task` must be one of {', '.join(_TASKS)}, but is {kind!r}.")
+    return _TASKS[kind](settings)
 
-        return Translation(TranslationConfig(**settings))
-    raise ConfigError(f"{config}: `task` must be translation, but is {kind!r}.")
+
+def task_of_run(path: Path) -> Task:
+    """The task of a run that was started earlier."""
+    return task_of(RunFolder.existing(path).path / CONFIG)
