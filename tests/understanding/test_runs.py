@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -18,10 +18,11 @@ from floater.errors import ConfigError, RunError
 from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.understanding import compare, run
 from floater.tasks.understanding.models import load_trained, locate
-from floater.training import assemble
 from floater.training.records import RunFolder
 
 from .worlds import glue, rte, write_lines, write_model
+
+KEEPING = {"flow_lr_multiple": 10.0, "save_every": 1, "keep": 9, "keep_checkpoints": True}
 
 
 def losses(folder: RunFolder) -> list[float]:
@@ -42,11 +43,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(world: Path) -> Iterator[RunFolder]:
+def trained(world: Path) -> RunFolder:
     """A run with an encoder that other tests use."""
-    yield train(
-        glue(world, training={"flow_lr_multiple": 10.0, "save_every": 1, "keep": 9, "keep_checkpoints": True}), world / "run"
-    )
+    return train(glue(world, training=KEEPING), world / "run")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("roberta", "rte"), ("bert", "sst2"), ("bert", "stsb")])
@@ -98,8 +97,7 @@ class StopAfter(TrainerCallback):
 def test_a_stopped_run_goes_on_to_the_same_bits(
     world: Path, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = glue(world, training={"flow_lr_multiple": 10.0, "save_every": 1, "keep": 9, "keep_checkpoints": True})
-    stock = assemble.Progressing
+    settings = glue(world, training=KEEPING)
     with monkeypatch.context() as patch:
         make = run.make_trainer
 
@@ -111,7 +109,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         patch.setattr(run, "make_trainer", stopping)
         with pytest.raises(Stop):
             train(settings, tmp_path / "run")
-    assert assemble.Progressing is stock
     with pytest.raises(RunError, match="holds a run already; go on with --resume"):
         train(settings, tmp_path / "run")
     with pytest.raises(RunError, match=r"was started with training\.lr = 0\.001, but the config now says 0\.002"):
@@ -212,7 +209,7 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     [
         (
             {"model": {"name": "../no/such/folder"}},
-            "`name` of `model` must be a folder with a config.json, a name on the hub or pip:",
+            "`name` of `model` must be a folder with a config.json, a name on the hub",
         ),
         ({"data": {"name": "rtx"}}, "`data.name`"),
         ({"training": {"part": "flow"}, "positions": {"encoder": None}}, "`part` of `training` is flow, which needs an encoder"),
@@ -238,7 +235,7 @@ def test_mistakes_end_in_one_line(
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """What a command prints, as one would read it in a wide terminal."""
     monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
-    monkeypatch.setattr(cli, "console", cli.Console(width=1000))
+    monkeypatch.setattr(cli, "console", Console(width=1000))
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 0, capsys.readouterr().err

@@ -15,31 +15,9 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-WORDS = tuple(
-    [
-        "the",
-        "a",
-        "dog",
-        "cat",
-        "bird",
-        "fish",
-        "tree",
-        "runs",
-        "sees",
-        "eats",
-        "sleeps",
-        "good",
-        "bad",
-        "big",
-        "small",
-        "not",
-        "and",
-        "or",
-        "then",
-        "now",
-        "here",
-        "there",
-    ]
+WORDS = (
+    *("the", "a", "dog", "cat", "bird", "fish", "tree", "runs", "sees", "eats", "sleeps"),
+    *("good", "bad", "big", "small", "not", "and", "or", "then", "now", "here", "there"),
 )
 KINDS: dict[str, tuple[Any, Any]] = {
     "roberta": (RobertaModel, RobertaConfig),
@@ -50,8 +28,8 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 def tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(WordLevel({word: number for number, word in enumerate((*SPECIAL, *WORDS))}, unk_token="<unk>"))
-    words.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
-    words.post_processor = TemplateProcessing(  # type: ignore[assignment]
+    words.pre_tokenizer = WhitespaceSplit()
+    words.post_processor = TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     return PreTrainedTokenizerFast(
@@ -159,6 +137,30 @@ def glue(folder: Path, name: str = "rte", kind: str = "roberta", **changes: Any)
         "max_length": 32,
         "training": {"updates": 4, "batch": 8, "lr": 0.001, "save_every": 2, "evaluate_every": 4, "log_every": 1},
         "compare": {"seeds": [0, 1], "draws": 200},
+    }
+    for key, value in changes.items():
+        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value
+    return found
+
+
+def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any]:
+    """Settings of a masked-LM run whose model and text lie in a folder; made there if they are not yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / kind.replace(" ", "-")
+    if not model.exists():
+        write_model(model, kind)
+    files = {
+        part: [write_lines(folder / f"{part}.txt", text(count, seed))] for part, count, seed in (("train", 60, 1), ("valid", 20, 2))
+    }
+    training = {"batch": 8, "lr": 0.01, "weight_decay": 0.0, "log_every": 1}
+    found: dict[str, Any] = {
+        "task": "masked_lm",
+        "model": {"name": str(model), "dropout": 0.0},
+        "data": files,
+        "max_length": 24,
+        "training": {**training, "part": "flow", "updates": 4},
+        "head": {"training": {**training, "part": "head", "updates": 4, "take": "best", "patience": 2}},
+        "compare": {"seeds": [0], "draws": 200},
     }
     for key, value in changes.items():
         found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value

@@ -35,7 +35,14 @@ def _glue(settings: dict[str, Any]) -> Task:
     return Understanding(Glue, GlueConfig(**settings))
 
 
-_TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"translation": _translation, "glue": _glue}
+def _masked_lm(settings: dict[str, Any]) -> Task:
+    from .masked_lm.commands import MaskedLanguage  # noqa: PLC0415
+    from .masked_lm.problem import MaskedConfig, MaskedLM  # noqa: PLC0415
+
+    return MaskedLanguage(MaskedLM, MaskedConfig(**settings))
+
+
+_TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"translation": _translation, "glue": _glue, "masked_lm": _masked_lm}
 
 
 def task_of(config: Path, overrides: Sequence[str] = ()) -> Task:

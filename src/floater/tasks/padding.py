@@ -19,17 +19,17 @@ class PadRight:
     """Examples → the tensors a model takes, filled up on the right to the longest of the batch.
 
     Numbers become [examples], rows [examples, longest], several rows an example (options) [examples, rows, longest].
-    `input_ids` are filled with the tokenizer's `pad`, everything else with 0.
+    `input_ids` are filled with the tokenizer's `pad`, `labels` with -100, everything else with 0.
     """
 
     def __init__(self, pad: int) -> None:
-        self.pad = pad
+        self._fillers = {"input_ids": pad, "labels": -100}
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         found = {}
         for key, first in examples[0].items():
             values = [example[key] for example in examples]
-            filler = self.pad if key == "input_ids" else 0
+            filler = self._fillers.get(key, 0)
             if isinstance(first, int | float):
                 found[key] = torch.tensor(values)
             elif isinstance(first[0], int):

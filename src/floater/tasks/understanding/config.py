@@ -62,6 +62,12 @@ class TrainingConfig(TrainingSettings):
     """Keep the checkpoints once the run is finished."""
     tensorboard: bool = False
 
+    @model_validator(mode="after")
+    def _best_is_there(self) -> TrainingConfig:
+        if self.take == "best" and self.save_every != self.evaluate_every:
+            raise ValueError("`take: best` needs a checkpoint at every look: set `save_every` as `evaluate_every`")
+        return self
+
     def pace(self, batches: int) -> Pace:
         """When things happen, with so many batches an epoch."""
         epoch = math.ceil(batches / self.accumulate)

@@ -28,11 +28,11 @@ def mean(column: int = 0, factor: float = 100.0) -> Measure:
     return measure
 
 
-def ratio(column: int = 0, other: int = 1) -> Measure:
+def ratio(column: int = 0, other: int = 1, factor: float = 1.0) -> Measure:
     """The sum of one column over the sum of another."""
 
     def measure(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        found: np.ndarray = (counts @ table[:, column]) / (counts @ table[:, other])
+        found: np.ndarray = factor * (counts @ table[:, column]) / (counts @ table[:, other])
         return found
 
     return measure
