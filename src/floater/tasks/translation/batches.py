@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ..padding import padded
+
 Example = tuple[list[int], list[int]]
 IGNORED = -100
 
@@ -131,9 +133,3 @@ class Collate:
             "decoder_input_ids": padded([[self.start, *other[:-1]] for _, other in rows], self.pad),
             "labels": padded([other for _, other in rows], IGNORED),
         }
-
-
-def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Rows of equal length, [rows, longest]; the shorter ones filled up."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
