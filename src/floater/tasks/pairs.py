@@ -23,11 +23,6 @@ class Encoded:
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoded]:
     """Texts without special tokens, whole. A text that occurs several times is encoded, and kept, once."""
-    if not tokenizer.is_fast:
-        raise ArgumentError(
-            f"`tokenizer` must be a fast one, which knows the characters of its tokens, but is a {type(tokenizer).__name__}; "
-            "load it with AutoTokenizer from a folder with a tokenizer.json."
-        )
     found = {}
     distinct = list(dict.fromkeys(texts))
     for first in range(0, len(distinct), _TOGETHER):
@@ -60,6 +55,11 @@ class Frame:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Frame:
         """What a tokenizer puts around a pair; seen on one."""
+        if not tokenizer.is_fast:
+            raise ArgumentError(
+                f"`tokenizer` must be a fast one, which knows the characters of its tokens, but is a {type(tokenizer).__name__}; "
+                "load it with AutoTokenizer from a folder with a tokenizer.json."
+            )
         probe = tokenizer("a", "a")
         sides = probe.sequence_ids(0)
         if 0 not in sides or 1 not in sides:

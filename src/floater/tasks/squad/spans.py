@@ -58,8 +58,9 @@ def texts(predictions: Sequence[Prediction], threshold: float = math.inf) -> Map
 def predict(windows: Windows, start: np.ndarray, end: np.ndarray, *, longest: int = 30, count: int = 20) -> list[Prediction]:
     """The best spans of every question over all of its windows.
 
-    A span begins and ends at context tokens of one window, ends no earlier than it begins and has at most `longest` tokens. A span
-    found in several windows counts once, with its best score. Of equal scores the earlier span comes first, then the shorter one.
+    A span begins and ends at context tokens of one window that have characters, ends no earlier than it begins and has at most
+    `longest` tokens. A span found in several windows counts once, with its best score. Of equal scores the earlier span comes
+    first, then the shorter one.
 
     Args:
         windows: what the model saw.
@@ -73,12 +74,16 @@ def predict(windows: Windows, start: np.ndarray, end: np.ndarray, *, longest: in
         if value < 1:
             raise ArgumentError(f"`{name}` must be ≥ 1, but is {value}.")
     null = np.full(len(windows.questions), np.inf)
-    np.minimum.at(null, windows.owner, start[:, 0] + end[:, 0])
-    found = [_search(windows, rows, start, end, longest, count) for rows in _parts(windows)]
+    np.minimum.at(null, windows.owner, start[:, 0].astype(np.float64) + end[:, 0])
+    alike = np.array([_alike(windows.offsets(number)) for number in range(len(windows))], dtype=np.int64)
+    found = [
+        _search(windows, rows, start, end, longest, count * int(alike[rows].max(initial=1))) for rows in _parts(windows, alike)
+    ]
     spans = _merged(np.concatenate(found), count)
     edges = np.searchsorted(spans["owner"], np.arange(len(windows.questions) + 1))
+    listed = [Span(*span) for span in spans[["start", "end", "score"]].tolist()]
     return [
-        Prediction(question, tuple(Span(*span) for span in spans[["start", "end", "score"]][low:high].tolist()), float(none))
+        Prediction(question, tuple(listed[low:high]), float(none))
         for question, none, low, high in zip(windows.questions, null, edges[:-1], edges[1:], strict=True)
     ]
 
@@ -102,9 +107,20 @@ def _checked(windows: Windows, logits: np.ndarray, name: str) -> np.ndarray:
     return logits
 
 
-def _parts(windows: Windows) -> list[np.ndarray]:
+def _alike(offsets: np.ndarray) -> int:
+    """How many spans of a window's tokens may stand for the same characters: tokens can share one, as bytes of an emoji do."""
+    found = 1
+    for column in offsets.T:
+        most = 1
+        while (column[most:] == column[:-most]).any():
+            most += 1
+        found *= most
+    return found
+
+
+def _parts(windows: Windows, alike: np.ndarray) -> list[np.ndarray]:
     """Numbers of windows to search together: those with about equally many context tokens."""
-    order = np.argsort(windows.counts(), kind="stable")
+    order = np.lexsort((windows.counts(), alike))
     return np.array_split(order, max(1, math.ceil(len(order) / _TOGETHER)))
 
 

@@ -40,7 +40,8 @@ def tune(predictions: Sequence[Prediction], measure: Literal["exact", "f1"]) -> 
     tried, group = np.unique(gaps, return_inverse=True)
     gains = np.bincount(group, weights=said - silent)
     tried, gains = tried[np.isfinite(tried)], gains[np.isfinite(tried)]  # a question without any span is never answered
-    tried = np.concatenate(([np.nextafter(tried[0], -np.inf) if len(tried) else 0.0], tried))
+    below = tried[0] - max(1.0, abs(tried[0])) if len(tried) else 0.0
+    tried = np.concatenate(([below], tried))
     totals = silent.sum() + np.concatenate(([0.0], np.cumsum(gains)))
     best = np.flatnonzero(totals >= totals.max() - _EQUAL)
     chosen = best[np.argmin(np.abs(tried[best]))]
