@@ -106,6 +106,16 @@ def test_a_file_that_is_not_json_is_named_with_its_line(tmp_path: Path) -> None:
         read(tmp_path / "nothing.json")
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "dev.json.gz", file(entry("a", "Who?", "Rollo")))
+    damaged = bytearray(path.read_bytes())
+    damaged[20] ^= 0xFF
+    for content in (damaged, path.read_bytes()[:-20], b"no gzip"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"dev\.json\.gz must be gzip by its name, but cannot be unpacked: "):
+            read(path)
+
+
 def test_predictions_are_a_plain_object_of_texts(tmp_path: Path) -> None:
     answers = {"a": "Zoë's café", "b": ""}
     path = tmp_path / "out" / "predictions.json"
