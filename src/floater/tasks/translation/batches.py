@@ -11,6 +11,8 @@ from torch.utils.data import Dataset, Sampler
 
 from ..padding import padded
 
+from ..padding import padded
+
 Example = tuple[list[int], list[int]]
 IGNORED = -100
 
