@@ -42,7 +42,27 @@ def _masked_lm(settings: dict[str, Any]) -> Task:
     return MaskedLanguage(MaskedLM, MaskedConfig(**settings))
 
 
-_TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {"translation": _translation, "glue": _glue, "masked_lm": _masked_lm}
+def _squad(settings: dict[str, Any]) -> Task:
+    from .squad.problem import SquadConfig, SquadProblem  # noqa: PLC0415
+    from .understanding.commands import Understanding  # noqa: PLC0415
+
+    return Understanding(SquadProblem, SquadConfig(**settings))
+
+
+def _race(settings: dict[str, Any]) -> Task:
+    from .race.problem import RaceConfig, RaceProblem  # noqa: PLC0415
+    from .understanding.commands import Understanding  # noqa: PLC0415
+
+    return Understanding(RaceProblem, RaceConfig(**settings))
+
+
+_TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {
+    "translation": _translation,
+    "glue": _glue,
+    "masked_lm": _masked_lm,
+    "squad": _squad,
+    "race": _race,
+}
 
 
 def task_of(config: Path, overrides: Sequence[str] = ()) -> Task:

@@ -10,10 +10,10 @@ import numpy as np
 from ...errors import DataError, brief
 from ...files import digest
 from ..tables import from_hub, read_tsv
+from ..understanding.problem import some
 from .kinds import KINDS, Kind, Name
 
 HUB = "nyu-mll/glue"
-_DRAW = 0  # seed of the choice of rows: the same for every run
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Sentences:
 
     def some(self, count: int | None) -> Sentences:
         """So many rows, drawn once and for all, in their order."""
-        if count is None or count >= len(self):
+        chosen = some(len(self), count)
+        if chosen is None:
             return self
-        chosen = np.sort(np.random.default_rng(_DRAW).permutation(len(self))[:count])
         labels = None if self.labels is None else self.labels[chosen]
         return Sentences([self.texts[number] for number in chosen], labels, f"{self.name} ({count} rows drawn)")
 

@@ -19,7 +19,7 @@ from ...errors import DataError
 from ...training.settings import Count
 from ..padding import PadRight
 from ..understanding.config import UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem
+from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
 from . import data
 from .data import Sentences
 from .kinds import KINDS, Kind, Name
@@ -126,13 +126,13 @@ class Glue(Problem[Sentences, Inputs]):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         labels = batch["labels"]
-        logits = _logits(model, batch).float()
+        logits = outputs(model, batch).logits.float()
         if self._kind.labels is None:
             return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype), reduction="sum")
         return F.cross_entropy(logits, labels, reduction="sum")
 
     def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"logits": _logits(model, batch)}
+        return {"logits": outputs(model, batch).logits}
 
     def judge(self, part: Sentences, features: Inputs, answers: Mapping[str, np.ndarray]) -> Judged:
         logits, labels = answers["logits"], self._kind.labels
@@ -151,8 +151,3 @@ class Glue(Problem[Sentences, Inputs]):
 
     def signature(self, measure: str) -> str:
         return f"{measure}|glue {self.config.data.name}|scikit-learn:{sklearn.__version__}"
-
-
-def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    logits: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits
-    return logits

@@ -18,11 +18,11 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 from ...attach.attachment import base_of
 from ...config import Config
 from ...files import read_lines
-from ...training.settings import Count
+from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
 from ..tables import from_hub
-from ..understanding.config import TrainingConfig, UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem
+from ..understanding.config import Part, TrainingConfig, UnderstandingConfig
+from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
 from ..understanding.resampling import ratio
 from .text import Blocks, Text, cut, from_wikitext
 
@@ -61,14 +61,31 @@ class DataConfig(Config):
         return self
 
 
+class FlowTraining(TrainingConfig):
+    """How to train the encoder alone: one epoch."""
+
+    part: Part = "flow"
+    epochs: Count = 1
+    batch: Count = 32
+    lr: Positive = 1e-3
+    weight_decay: NotNegative = 0.0
+
+
+class HeadTraining(FlowTraining):
+    """How to fit a head: until the held-out loss falls no more."""
+
+    part: Part = "head"
+    epochs: Count = 20
+    patience: Count | None = 2
+    take: Literal["last", "best"] = "best"
+
+
 class HeadConfig(Config):
-    """How the language-model head is fitted where a checkpoint has none: alone, until the held-out loss falls no more."""
+    """How the language-model head is fitted where a checkpoint has none: alone, before anything else."""
 
     run: Path | None = None
     """Its run folder, which several runs may share; `head` inside the run's own folder unless given."""
-    training: TrainingConfig = TrainingConfig(
-        part="head", epochs=20, batch=32, lr=1e-3, weight_decay=0.0, patience=2, take="best", keep=2
-    )
+    training: HeadTraining = HeadTraining()
 
 
 class MaskedConfig(UnderstandingConfig):
@@ -77,7 +94,7 @@ class MaskedConfig(UnderstandingConfig):
     task: Literal["masked_lm"] = "masked_lm"
     data: DataConfig
     max_length: Count = 128
-    training: TrainingConfig = TrainingConfig(part="flow", epochs=1, batch=32, lr=1e-3, weight_decay=0.0)
+    training: FlowTraining = FlowTraining()
     head: HeadConfig = HeadConfig()
 
     def arms(self) -> dict[str, UnderstandingConfig]:
@@ -158,7 +175,7 @@ def _logits(model: nn.Module, batch: Batch, hidden: Tensor) -> Tensor:
     """Logits [hidden tokens, vocabulary]: the head, the most expensive part of a small model, sees no other token."""
     bare = getattr(model, "module", model)  # wrapped for several processes
     with _handing_on(base_of(bare), hidden):
-        logits: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits
+        logits: Tensor = outputs(model, batch).logits
     return logits.squeeze(0).float()
 
 

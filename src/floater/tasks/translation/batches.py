@@ -11,8 +11,6 @@ from torch.utils.data import Dataset, Sampler
 
 from ..padding import padded
 
-from ..padding import padded
-
 Example = tuple[list[int], list[int]]
 IGNORED = -100
 

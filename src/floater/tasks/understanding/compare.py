@@ -96,6 +96,7 @@ def summary(problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, A
                     },
                 }
                 for measure, function in problem.measures.items()
+                if measure in folders[base][0].scores()[part]
             }
             for part in sets
         }

@@ -14,6 +14,9 @@ from ...encoders import EncoderConfig, FlowConfig
 from ...training.settings import Count, NotNegative, Pace, Positive, Share, TrainingSettings
 from ..placement import Placement
 
+Part = Literal["all", "flow", "start", "head", "nothing"]
+"""What of a model is trained."""
+
 
 class ModelConfig(Config):
     """The pretrained encoder."""
@@ -36,7 +39,7 @@ class PositionsConfig(Placement):
 class TrainingConfig(TrainingSettings):
     """How to fine-tune; after the warm-up the learning rate falls to zero in a straight line. RoBERTa's values for GLUE."""
 
-    part: Literal["all", "flow", "start", "head", "nothing"] = "all"
+    part: Part = "all"
     """What to train: all; the encoder alone (`flow`); of it p(start) alone (`start`); all that the checkpoint's base does not
     hold (`head`); or nothing, to measure the model as it is."""
     epochs: Count = 10

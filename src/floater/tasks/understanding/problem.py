@@ -19,6 +19,9 @@ Measure = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Table [examples, columns] and how often each example counts [draws, examples] → the score of each draw [draws]."""
 
 
+_DRAW = 0  # seed of the choice of examples: the same for every run
+
+
 class Part(Protocol):
     """Data that was read and checked."""
 
@@ -112,3 +115,15 @@ class Problem(ABC, Generic[P, F]):
     def signature(self, measure: str) -> str:
         """What makes a score comparable."""
         return measure
+
+
+def outputs(model: nn.Module, batch: Batch) -> Any:
+    """What a model makes of a batch without its labels: the loss is the task's."""
+    return model(**{name: tensor for name, tensor in batch.items() if name != "labels"})
+
+
+def some(count: int, most: int | None) -> np.ndarray | None:
+    """Numbers of so many examples, in their order, drawn once and for all; None where all are taken."""
+    if most is None or most >= count:
+        return None
+    return np.sort(np.random.default_rng(_DRAW).permutation(count)[:most])

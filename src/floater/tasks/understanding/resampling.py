@@ -29,11 +29,10 @@ def mean(column: int = 0, factor: float = 100.0) -> Measure:
 
 
 def ratio(column: int = 0, other: int = 1, factor: float = 1.0) -> Measure:
-    """The sum of one column over the sum of another."""
+    """The sum of one column over the sum of another; 0 where that is 0."""
 
     def measure(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        found: np.ndarray = factor * (counts @ table[:, column]) / (counts @ table[:, other])
-        return found
+        return _over(counts @ table[:, column], counts @ table[:, other], factor)
 
     return measure
 
@@ -83,9 +82,9 @@ def _correlation(one: np.ndarray, other: np.ndarray, counts: np.ndarray) -> np.n
     return _over((counts * one * other).sum(1), below)
 
 
-def _over(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Per cent; 0 where there is nothing to divide by."""
-    found: np.ndarray = 100 * np.divide(above, below, out=np.zeros_like(below), where=below > 0)
+def _over(above: np.ndarray, below: np.ndarray, factor: float = 100.0) -> np.ndarray:
+    """A quotient, in per cent unless told; 0 where there is nothing to divide by."""
+    found: np.ndarray = factor * np.divide(above, below, out=np.zeros_like(below), where=below > 0)
     return found
 
 
