@@ -105,10 +105,26 @@ def train(
 
 
 @app.command()
+def compare(
+    configs: Annotated[list[Path], typer.Argument(help="Config files of understanding tasks, such as configs/glue/small/*.yaml.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path("runs/compare"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds; finished runs stay.")] = False,
+    override: Overrides = None,
+) -> None:
+    """Train the untouched model and the same one with FLOATER, with the same data, settings and seeds, and compare them."""
+    from .tasks.compare import compare_configs  # noqa: PLC0415
+
+    console.print(compare_configs(configs, override or [], out, resume=resume, console=Console(stderr=True)), highlight=False)
+
+
+@app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Understanding: a file of the task's layout; the run's own sets unless given.")
+    ] = None,
     source: Annotated[
-        Path | None, typer.Option(help="Source sentences, one a line (.gz works); the run's test set unless given.")
+        Path | None, typer.Option(help="Translation: source sentences, one a line (.gz works); the run's test set unless given.")
     ] = None,
     target: Annotated[Path | None, typer.Option(help="Their references.")] = None,
     length_bins: Annotated[str, typer.Option(help="Edges of bins of source length in tokens, e.g. 80,100,120,140.")] = "",
@@ -122,7 +138,20 @@ def evaluate(
         str, typer.Option(help="Name under which predictions and scores are kept; that of the file unless given.")
     ] = "",
 ) -> None:
-    """Translate a test set and score it."""
+    """Predict a test set and score it."""
+    from .tasks import task_of_run  # noqa: PLC0415
+    from .tasks.understanding.commands import Understanding  # noqa: PLC0415
+
+    task = task_of_run(run)
+    only = {"--source": source, "--target": target, "--length-bins": length_bins, "--paper-bleu": paper_bleu, "--beam": beam}
+    if isinstance(task, Understanding):
+        wrong = [option for option, value in only.items() if value]
+        if wrong:
+            raise ArgumentError(f"`{wrong[0]}` belongs to translation, but {run} is a run of {task.config.task}; use --data.")
+        task.evaluate(run, data, against=against, name=name, model=model, console=console)
+        return
+    if data is not None:
+        raise ArgumentError(f"`--data` belongs to understanding tasks, but {run} is a translation run; use --source and --target.")
     from .tasks.translation import commands  # noqa: PLC0415
 
     commands.evaluate(run, source, target, length_bins, paper_bleu, beam, against, name, model, console)

@@ -11,6 +11,12 @@ def brief(value: object) -> str:
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
+def first_line(error: Exception, line: int = 0) -> str:
+    """A line of another library's message, the first that is not empty unless told; the kind of error where it says nothing."""
+    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
+    return lines[min(line, len(lines) - 1)] if lines else type(error).__name__
+
+
 class FloaterError(Exception):
     """Base class of all errors this package raises on purpose."""
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +87,7 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(f"{path} must be a text file, but there is none; check the path.") from None
     except IsADirectoryError:
         raise DataError(f"{path} must be a text file, but is a folder.") from None
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} must be gzip by its name, but cannot be unpacked: {error}.") from None
     data = data.removeprefix(codecs.BOM_UTF8)
     try:

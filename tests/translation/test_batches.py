@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.tasks.translation.batches import Collate, EpochLoader, Examples, TokenBatches
+from floater.tasks.translation.batches import Collate, Examples, TokenBatches
+from floater.training.loader import EpochLoader
 
 
 def lengths(count: int = 500, seed: int = 0) -> np.ndarray:

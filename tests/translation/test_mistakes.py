@@ -93,7 +93,7 @@ def test_a_bad_file_is_named_before_anything_starts(
         ({"data": {"max_tokens": 1}}, "No training pair is left of 120"),
         ({"training": {"batch_tokens": 4}}, "`batch_tokens` is 4, but the longest training sentence has"),
         ({"init_from": "nowhere"}, "nowhere must be the folder of a run"),
-        ({"task": "cooking"}, "`task` must be translation, but is 'cooking'"),
+        ({"task": "cooking"}, "`task` must be one of translation, glue, masked_lm, squad, race, but is 'cooking'"),
         ({"data": {"train": {"source": "a.txt"}}}, "give either `source` and `target`"),
     ],
 )

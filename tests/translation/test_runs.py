@@ -25,7 +25,7 @@ from floater.training.trainer import checkpoints
 
 from .corpora import pairs, settings, write_config
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "translation").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -134,10 +134,12 @@ def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
-    """x·weight + bias + added, the product accumulating onto the biases: no pass over the activations of its own."""
+    """x·weight + bias + added, the product accumulating onto the biases: no pass over the activations of its own.
+
+    The bias is added to all rows at once, so that its gradient is the sum that the layer itself would form, to the bit.
+    """
     batch, length, _ = x.shape
-    rows = added + bias
-    rows = rows.repeat(batch, 1) if rows.dim() == 2 else rows.view(batch * length, -1)
+    rows = (added.expand(batch, length, -1) + bias).view(batch * length, -1)
     return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..encoders import KINDS
-from ..errors import AttachmentError, LayoutError, SavedError, brief
+from ..errors import AttachmentError, LayoutError, SavedError, brief, first_line
 from .attachment import FORMAT, NAME, Attachment, attach, attachment, base_of
 from .card import model_card
 from .sites import Sites
@@ -114,14 +114,14 @@ def from_pretrained(
     saved = _Saved(where)
     if not saved.serves(auto_class):
         raise SavedError(saved.unfit(auto_class))
-    with _quiet():
+    with quiet():
         try:
             model = auto_class.from_pretrained(where, use_safetensors=True, **kwargs)
         except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
             if "Unrecognized configuration class" in str(error):  # an Auto class without this architecture
                 raise SavedError(saved.unfit(auto_class)) from None
             hint = "" if included or base is not None else " Give base=… with the folder of the base model."
-            raise SavedError(f"The base model at {where} cannot be loaded: {_first_line(error)}{hint}") from None
+            raise SavedError(f"The base model at {where} cannot be loaded: {first_line(error)}{hint}") from None
     if not isinstance(model, nn.Module):
         raise SavedError(saved.unfit(auto_class))
     if not included and fingerprint(model) != description["base"]["fingerprint"]:
@@ -204,7 +204,7 @@ def _load_weights(made: Attachment, place: Path, tensors: Mapping[str, Tensor]) 
     try:
         made.encoders.load_state_dict(weights, strict=True)
     except RuntimeError as error:
-        raise _Misfit(f"The weights in {place} do not fit their description: {_first_line(error, 1)}") from None
+        raise _Misfit(f"The weights in {place} do not fit their description: {first_line(error, 1)}") from None
     if baked:
         like = next(made.encoders.parameters(), None)
         made.set_baked({name: table if like is None else table.to(like.device) for name, table in baked.items()})
@@ -242,11 +242,6 @@ def _check_folder(folder: object) -> None:
         raise SavedError(f"`folder` must be a path, but is {brief(folder)}.")
 
 
-def _first_line(error: Exception, line: int = 0) -> str:
-    lines = [text.strip() for text in str(error).splitlines() if text.strip()]
-    return lines[min(line, len(lines) - 1)] if lines else type(error).__name__
-
-
 @contextmanager
 def _aside(folder: Path) -> Iterator[Path]:
     """A new folder beside the wanted one, whose files are moved into place when all are written."""
@@ -267,8 +262,8 @@ def _aside(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers would report the attachment's weights in a checkpoint as unexpected."""
+def quiet() -> Iterator[None]:
+    """Inside, transformers does not report weights that are new, or those of an attachment as unexpected."""
     before = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
     try:

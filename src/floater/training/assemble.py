@@ -14,7 +14,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .progress import Progressing
 from .records import RunFolder
-from .settings import TrainingSettings
+from .settings import Pace, TrainingSettings
 from .start import on_cpu
 from .trainer import SafeTrainer
 from .update_every import UpdateEvery
@@ -23,36 +23,45 @@ Schedule = Literal["inverse_sqrt", "linear", "constant_with_warmup"]
 
 
 def arguments(
-    training: TrainingSettings, folder: RunFolder, *, seed: int, metric: str, schedule: Schedule = "inverse_sqrt"
+    training: TrainingSettings,
+    pace: Pace,
+    folder: RunFolder,
+    *,
+    seed: int,
+    metric: str,
+    more_is_better: bool = True,
+    schedule: Schedule = "inverse_sqrt",
 ) -> TrainingArguments:
     """The Trainer's arguments.
 
     Args:
         training: how to train.
+        pace: how long, and when to look and to save.
         folder: the run's.
         seed: of the run.
-        metric: name of the measure that tells which checkpoint is best; more is better.
+        metric: name of the measure that tells which checkpoint is best.
+        more_is_better: of that measure; False for a loss.
         schedule: how the learning rate goes on after the warm-up.
     """
     return TrainingArguments(
         output_dir=str(folder.checkpoints),
-        max_steps=training.updates,
+        max_steps=pace.updates,
         gradient_accumulation_steps=training.accumulate,
         learning_rate=training.lr,
         lr_scheduler_type=schedule,
-        warmup_steps=training.warmup,
+        warmup_steps=pace.warmup,
         max_grad_norm=training.clip,
         bf16=training.precision == "bf16",
         fp16=training.precision == "fp16",
         eval_strategy="steps",
-        eval_steps=training.evaluate_every,
+        eval_steps=pace.evaluate_every,
         save_strategy="steps",
-        save_steps=training.save_every,
+        save_steps=pace.save_every,
         save_total_limit=None,
         logging_steps=training.log_every,
         report_to=[],
         metric_for_best_model=metric,
-        greater_is_better=True,
+        greater_is_better=more_is_better,
         restore_callback_states_from_checkpoint=True,
         disable_tqdm=True,
         remove_unused_columns=False,
@@ -99,6 +108,7 @@ def assemble(
             "freeze_flow": training.freeze_flow,
         },
         betas=training.betas,
+        eps=training.eps,
         model=model,
         args=arguments,
         train_dataset=data,

@@ -19,6 +19,7 @@ def parameter_groups(
     flow_weight_decay: float = 0.0,
     freeze_flow: bool = False,
     freeze_base: bool = False,
+    required: bool = True,
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser: the base with and without decay, and the attachment.
 
@@ -34,13 +35,14 @@ def parameter_groups(
         flow_weight_decay: decay of the attachment's matrices.
         freeze_flow: train the base only (fine-tuning with frozen dynamics).
         freeze_base: train the attachment only (pretraining of the dynamics).
+        required: refuse a model without an attachment.
     """
     made = attachment(model)
-    if made is None:
+    if made is None and required:
         raise AttachmentError("The model has no attachment; call floater.attach first.")
     if not flow_lr_multiple > 0:
         raise ArgumentError(f"`flow_lr_multiple` must be positive, but is {flow_lr_multiple!r}; freeze_flow=True freezes it.")
-    flow = {id(parameter) for parameter in made.parameters()}
+    flow = set() if made is None else {id(parameter) for parameter in made.parameters()}
     for parameter in model.parameters():
         if freeze_flow and id(parameter) in flow:
             parameter.requires_grad_(False)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .trainer import SafeTrainer
 
 
+_WRITTEN = {"bleu": "BLEU", "f1": "F1", "loss": "valid"}
 _MISLEADING = {"train_samples_per_second", "total_flos"}  # the Trainer does not know how large our batches are
 
 
@@ -73,10 +74,16 @@ class Progressing(TrainerCallback):
         elif "eval_seconds" in row:
             self._since += float(row["eval_seconds"])  # looking at the validation set is not training
         self._folder.log({"step": state.global_step, "time": round(time.time(), 2), **row})
-        self._show(state, row)
+        self._show(state, row, str(args.metric_for_best_model))
 
-    def _show(self, state: TrainerState, row: dict[str, Any]) -> None:
-        for key, label in (("loss", "loss"), ("eval_bleu", "BLEU"), ("eval_loss", "valid"), ("tokens_per_second", "tokens/s")):
+    def _show(self, state: TrainerState, row: dict[str, Any], metric: str) -> None:
+        known = {
+            "loss": "loss",
+            f"eval_{metric}": _WRITTEN.get(metric, metric),
+            "eval_loss": "valid",
+            "tokens_per_second": "tokens/s",
+        }
+        for key, label in known.items():
             if key in row:
                 self._words[label] = f"{row[key]:,.0f}" if key == "tokens_per_second" else f"{row[key]:.3f}"
         words = " · ".join(f"{label} {value}" for label, value in self._words.items())

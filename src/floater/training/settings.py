@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -17,15 +18,13 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class TrainingSettings(Config):
     """How to train, whatever the task."""
 
-    updates: Count
-    """Optimiser steps."""
     accumulate: Count = 1
     """Batches whose gradients make one update."""
     lr: Positive = 7e-4
     """Peak learning rate, reached after the warm-up."""
-    warmup: Annotated[int, Field(ge=0)] = 4000
-    """Updates over which the learning rate rises."""
     betas: tuple[Share, Share] = (0.9, 0.98)
+    eps: Positive = 1e-9
+    """Added to Adam's denominator."""
     weight_decay: NotNegative = 0.0
     clip: NotNegative = 0.0
     """Largest norm of the gradient; 0 does not clip."""
@@ -36,10 +35,6 @@ class TrainingSettings(Config):
     """Train the encoder's weights in every k-th step only."""
     freeze_flow: bool = False
     precision: Literal["float32", "bf16", "fp16"] = "float32"
-    evaluate_every: Count = 1000
-    """Updates between two looks at the validation set."""
-    save_every: Count = 500
-    """Updates between two checkpoints."""
     keep: Count = 5
     """Checkpoints to keep: the last so many, and the best."""
     patience: Count | None = None
@@ -48,3 +43,14 @@ class TrainingSettings(Config):
     threads: Count | None = None
     """Threads of torch on the CPU."""
     tensorboard: bool = True
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When things happen, in updates."""
+
+    updates: int
+    warmup: int
+    """Updates over which the learning rate rises."""
+    evaluate_every: int
+    save_every: int

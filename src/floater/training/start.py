@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def check_start(
 
     Args:
         folder: the run's.
-        settings: the config, as it would be written; `training.precision` and `training.updates` are looked at.
+        settings: the config, as it would be written; `training.precision` and `training.updates`, if any, are looked at.
         before: the config as the folder holds it; None if there is no run yet.
         resume: whether the caller wants to go on.
         console: where to tell that there is nothing to go on with.
@@ -53,7 +54,7 @@ def check_start(
     _same(folder, settings, before, free)
     for latest in checkpoints(folder.checkpoints)[-1:]:
         verify(latest)
-        if step_of(latest) > training["updates"]:
+        if step_of(latest) > (training["updates"] or math.inf):
             raise RunError(f"{folder.path} was trained for {step_of(latest)} updates, but the config says {training['updates']}.")
 
 

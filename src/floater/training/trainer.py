@@ -36,7 +36,8 @@ class SafeTrainer(Trainer):
         measure: called instead of the stock evaluation; returns metrics without prefix.
         keep: checkpoints to keep, besides the best.
         groups: keyword arguments of `parameter_groups`, all but `lr`.
-        betas: of Adam.
+        betas, eps: of Adam.
+        loss: the loss of a batch, summed over its labels; the model's own unless given.
         **kwargs: the Trainer's own.
     """
 
@@ -48,13 +49,18 @@ class SafeTrainer(Trainer):
         keep: int,
         groups: dict[str, Any],
         betas: tuple[float, float],
+        eps: float,
+        loss: Callable[[nn.Module, dict[str, Any]], Tensor] | None = None,
         **kwargs: Any,
     ) -> None:
         self._make_loader, self._measure, self._keep = loader, measure, keep
-        self._groups, self._betas = groups, betas
+        self._groups, self._betas, self._eps = groups, betas, eps
+        self._loss = loss
         self._aside: Path | None = None
         self.tokens = 0
         super().__init__(**kwargs)
+        if loss is not None:  # then labels are counted over all batches of an update, and the loss is divided by them here
+            self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
 
     @property
     def _bare(self) -> nn.Module:
@@ -69,8 +75,8 @@ class SafeTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            groups = parameter_groups(self._bare, lr=self.args.learning_rate, **self._groups)
-            self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=self._betas, eps=1e-9)
+            groups = parameter_groups(self._bare, lr=self.args.learning_rate, required=False, **self._groups)
+            self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=self._betas, eps=self._eps)
         return self.optimizer
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -89,9 +95,24 @@ class SafeTrainer(Trainer):
         return named
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        self.tokens += int(inputs["attention_mask"].sum()) + int(inputs["labels"].ne(-100).sum())
+        self.tokens += int(inputs["attention_mask"].sum())
+        if "decoder_input_ids" in inputs:
+            self.tokens += int(inputs["labels"].ne(-100).sum())
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         return loss
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        if self._loss is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        assert num_items_in_batch is not None
+        processes = self.args.world_size if self.args.average_tokens_across_devices else 1  # gradients will be averaged
+        return self._loss(model, inputs) / num_items_in_batch * processes
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
+
+from ..padding import padded
 
 Example = tuple[list[int], list[int]]
 IGNORED = -100
@@ -108,15 +110,6 @@ def _halve(cuts: list[int], together: int) -> list[int]:
     return cuts
 
 
-class EpochLoader(DataLoader[Example]):
-    """A DataLoader that hands the epoch on to its batch sampler."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next."""
-        if isinstance(self.batch_sampler, TokenBatches):
-            self.batch_sampler.set_epoch(epoch)
-
-
 class Collate:
     """Rows of token numbers → the tensors a Marian model takes. `decoder_input_ids` are the labels, one place later."""
 
@@ -131,9 +124,3 @@ class Collate:
             "decoder_input_ids": padded([[self.start, *other[:-1]] for _, other in rows], self.pad),
             "labels": padded([other for _, other in rows], IGNORED),
         }
-
-
-def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    """Rows of equal length, [rows, longest]; the shorter ones filled up."""
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

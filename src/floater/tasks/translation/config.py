@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ...attach import Sites
 from ...config import Config
-from ...encoders import KINDS, EncoderConfig, FlowConfig, RotaryConfig, SinusoidalConfig
-from ...training.settings import Count, Positive, Share, TrainingSettings
+from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
+from ...training.settings import Count, Pace, Positive, Share, TrainingSettings
+from ..placement import Placement
 from .embedded import Embedded
 
 
@@ -131,47 +132,16 @@ class JitterConfig(Config):
     """They stand up to so many times as far apart."""
 
 
-class PositionsConfig(Config):
+class PositionsConfig(Placement):
     """Which encoder, where. Without an encoder the model has its own fixed sinusoid: the original Transformer."""
 
-    encoder: EncoderConfig | None = None
-    """`kind` (flow, sinusoidal, learned, recurrent, rotary, none) and that kind's settings."""
+    bare: ClassVar[str] = "sinusoidal input"
     sites: Sites = Sites("input")
-    """input, blocks, qkv; or {kind: qkv, blocks: [1], …} for a part."""
     own: Literal["keep", "replace"] = "replace"
-    """What happens to the model's own sinusoid where an encoder is given: keep it and add, or take it out."""
     per_stack: bool = False
     """One encoder for the source and one for the target side, instead of one for both."""
     jitter: JitterConfig | None = None
     """Move the times while training; off unless given."""
-
-    @field_validator("encoder", mode="before")
-    @classmethod
-    def _kind(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            value = dict(value)
-            kind = value.pop("kind", None)
-            if kind not in KINDS:
-                raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}")
-            return KINDS[kind](**value)
-        return value
-
-    @field_validator("sites", mode="before")
-    @classmethod
-    def _sites(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return Sites(value)
-        if isinstance(value, dict):
-            if "kind" not in value:
-                raise ValueError("give a `kind` (input, blocks or qkv) beside what is chosen of it")
-            return Sites(**value)
-        return value
-
-    @model_validator(mode="after")
-    def _rotary(self) -> PositionsConfig:
-        if isinstance(self.encoder, RotaryConfig) and self.sites.kind != "qkv":
-            raise ValueError("a rotary encoder turns queries and keys: `sites` must be qkv")
-        return self
 
     @model_validator(mode="after")
     def _anywhere(self) -> PositionsConfig:
@@ -179,27 +149,18 @@ class PositionsConfig(Config):
             raise ValueError("`jitter` needs an encoder that serves any time (flow, sinusoidal or rotary) and `own: replace`")
         return self
 
-    def described(self) -> str:
-        """A few words for tables."""
-        if self.encoder is None:
-            return "sinusoidal input"
-        kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
-        part = "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
-        return f"{kind} {self.sites.kind}{part}"
-
-    def dump(self) -> dict[str, Any]:
-        """As it stands in a config file."""
-        found = self.model_dump(mode="json")
-        if self.encoder is not None:
-            kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
-            found["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
-        return found
-
 
 class TrainingConfig(TrainingSettings):
     """How to train a translator; after the warm-up the learning rate falls with the inverse square root of the step."""
 
+    updates: Count
+    """Optimiser steps."""
     warmup: Count = 4000
+    """Updates over which the learning rate rises."""
+    evaluate_every: Count = 1000
+    """Updates between two looks at the validation set."""
+    save_every: Count = 500
+    """Updates between two checkpoints."""
     batch_tokens: Count = 4096
     """Token budget of a batch on one process: rows × the longest of their sentences, padding included."""
     label_smoothing: Share = 0.1
@@ -211,6 +172,10 @@ class TrainingConfig(TrainingSettings):
         if self.average > self.keep:
             raise ValueError(f"`average` must not exceed `keep` ({self.keep}), but is {self.average}")
         return self
+
+    def pace(self) -> Pace:
+        """When things happen."""
+        return Pace(self.updates, self.warmup, self.evaluate_every, self.save_every)
 
 
 class DecodingConfig(Config):

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ...errors import DataError
 from ...files import digest, read_lines
+from ..tables import from_hub, read_tsv
 from .config import DataConfig, Hub, Split
 from .embedded import generate
 
@@ -68,31 +69,12 @@ def _joined(parts: Sequence[Pairs]) -> Pairs:
 
 
 def _from_tsv(path: Path, source: str, target: str) -> Pairs:
-    header, *rows = read_lines(path)
-    columns = header.split("\t")
-    for wanted in (source, target):
-        if wanted not in columns:
-            raise DataError(f"{path} must have a column {wanted!r}, but its header names {', '.join(columns)}.")
-    places = columns.index(source), columns.index(target)
-    if not rows:
-        raise DataError(f"{path} must hold at least one row below its header, but holds none.")
-    found: tuple[list[str], list[str]] = ([], [])
-    for number, row in enumerate(rows, 2):
-        cells = row.split("\t")
-        if len(cells) != len(columns):
-            raise DataError(f"{path}, line {number}: must have {len(columns)} columns, but has {len(cells)}.")
-        for side, place in zip(found, places, strict=True):
-            side.append(cells[place])
-    return Pairs(*found, str(path))
+    table = read_tsv(path)
+    return Pairs(table.column(source), table.column(target), str(path))
 
 
 def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
-    from datasets import load_dataset  # noqa: PLC0415  (slow to import, and only needed here)
-
-    try:
-        rows = load_dataset(hub.name, hub.config, split=part)["translation"]
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"The data set {hub.name} ({hub.config}, {part}) cannot be loaded: {str(error).splitlines()[0]}") from None
+    rows = from_hub(hub.name, hub.config, part)["translation"]
     missing = [language for language in (source, target) if rows and language not in rows[0]]
     if missing:
         raise DataError(f"{hub.name} ({hub.config}) must have the language {missing[0]!r}, but has {', '.join(rows[0])}.")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import MarianMTModel
 
-from .batches import padded
+from ..padding import padded
 from .config import DecodingConfig
 from .vocabulary import Vocabulary
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from transformers import set_seed
-from transformers.utils import logging
 
 from ...files import new_folder
-from ...training.records import CONFIG, RunFolder, peak_memory
-from ...training.start import check_start, finished
-from ...training.trainer import SafeTrainer, checkpoints, step_of, sweep
+from ...training.drive import drive, settle, speaker
+from ...training.records import CONFIG, RunFolder
+from ...training.start import check_start
+from ...training.trainer import SafeTrainer, checkpoints, sweep
 from .batches import TokenBatches
 from .config import TranslationConfig
 from .evaluation import average_run, describe, evaluate, test_pairs
@@ -44,16 +41,13 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
         resume: go on where an earlier start of the same run was stopped.
         console: where to tell what happens.
     """
-    console = (console or Console(stderr=True)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
+    console = speaker(console)
     folder = RunFolder(path)
     config = resolved(config)
     before = settings(path)[0].dump() if (path / CONFIG).exists() else None
     check_start(folder, config.dump(), before, resume=resume, console=console)
     training = config.training
-    if training.threads is not None:
-        torch.set_num_threads(training.threads)
-    torch.set_flush_denormal(True)
-    logging.disable_progress_bar()  # bars of loading and saving would break ours
+    settle(training)
     console.print("reading and encoding the data …", highlight=False)
     prepared = prepare(config, folder)
     same_data(folder, prepared)
@@ -62,20 +56,15 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
     trainer = make_trainer(config, model, prepared, folder, console)
     if trainer.is_world_process_zero():
         _begin(config, folder, model, prepared, trainer, console)
-    trainer.accelerator.wait_for_everyone()
-    latest = checkpoints(folder.checkpoints)[-1:] if resume else []
-    if latest:
-        console.print(f"going on after update {step_of(latest[0]):,}", highlight=False)
-        if trainer.is_world_process_zero():
-            folder.rewind(step_of(latest[0]))
-    set_seed(config.seed)
-    if not (latest and finished(latest[0], training.updates, training.patience)):
-        begun = time.perf_counter()
-        trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
-        if trainer.is_world_process_zero():
-            earlier = folder.facts().get("training_seconds", 0.0) if latest else 0.0
-            seconds = round(earlier + time.perf_counter() - begun, 1)
-            folder.note(training_seconds=seconds, updates=trainer.state.global_step, peak_memory_mb=peak_memory())
+    drive(
+        trainer,
+        folder,
+        seed=config.seed,
+        updates=training.updates,
+        patience=training.patience,
+        resume=resume,
+        console=console,
+    )
     if trainer.is_world_process_zero():
         finish(config, folder, console)
     trainer.accelerator.wait_for_everyone()

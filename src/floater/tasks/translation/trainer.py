@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...training.assemble import arguments, assemble
+from ...training.loader import EpochLoader
 from ...training.records import RunFolder
 from ...training.trainer import SafeTrainer
-from .batches import Collate, EpochLoader, Examples, TokenBatches
+from .batches import Collate, Examples, TokenBatches
 from .config import TranslationConfig
 from .decoding import Translator
 from .model import MarianMTModel
@@ -24,7 +25,7 @@ def make_trainer(
 ) -> SafeTrainer:
     """The Trainer of a run."""
     training = config.training
-    args = arguments(training, folder, seed=config.seed, metric="bleu")
+    args = arguments(training, training.pace(), folder, seed=config.seed, metric="bleu")
     collate = Collate(prepared.vocabulary.pad, prepared.vocabulary.start)
     processes, process = args.world_size, args.process_index
     lengths = prepared.train.lengths()

@@ -1,0 +1,1 @@
+"""GLUE: eight tasks of one or two sentences."""

@@ -1,0 +1,1 @@
+"""Masked language modelling: pretrains the law of motion alone, on any text."""

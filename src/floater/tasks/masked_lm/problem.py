@@ -1,0 +1,194 @@
+"""Masked language modelling on any encoder: its config, loss and scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
+
+from ...attach.attachment import base_of
+from ...config import Config
+from ...files import read_lines
+from ...training.settings import Count, NotNegative, Positive
+from ..padding import PadRight
+from ..tables import from_hub
+from ..understanding.config import Part, TrainingConfig, UnderstandingConfig
+from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
+from ..understanding.resampling import ratio
+from .text import Blocks, Text, cut, from_wikitext
+
+_VALID_SEED = 987654321  # what is hidden of held-out text: the same in every run
+
+
+class Hub(Config):
+    """A data set of the hub with a column `text`."""
+
+    name: str = "Salesforce/wikitext"
+    config: str = "wikitext-103-v1"
+    train: str = "train"
+    valid: str = "validation"
+
+
+class DataConfig(Config):
+    """The text: files of lines, or a data set of the hub."""
+
+    train: tuple[Path, ...] = ()
+    """Text files, plain or .gz."""
+    valid: tuple[Path, ...] = ()
+    hub: Hub | None = None
+    wikitext: bool = False
+    """The lines are WikiText's tokens: undo its marks."""
+    max_train: Count | None = None
+    """Train on the first so many blocks only."""
+    max_valid: Count | None = None
+    """Measure on the first so many blocks only."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that are hidden."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> DataConfig:
+        if (self.hub is None) != bool(self.train) or bool(self.train) != bool(self.valid):
+            raise ValueError("give either `train` and `valid` (lists of text files) or `hub`")
+        return self
+
+
+class FlowTraining(TrainingConfig):
+    """How to train the encoder alone: one epoch."""
+
+    part: Part = "flow"
+    epochs: Count = 1
+    batch: Count = 32
+    lr: Positive = 1e-3
+    weight_decay: NotNegative = 0.0
+
+
+class HeadTraining(FlowTraining):
+    """How to fit a head: until the held-out loss falls no more."""
+
+    part: Part = "head"
+    epochs: Count = 20
+    patience: Count | None = 2
+    take: Literal["last", "best"] = "best"
+
+
+class HeadConfig(Config):
+    """How the language-model head is fitted where a checkpoint has none: alone, before anything else."""
+
+    run: Path | None = None
+    """Its run folder, which several runs may share; `head` inside the run's own folder unless given."""
+    training: HeadTraining = HeadTraining()
+
+
+class MaskedConfig(UnderstandingConfig):
+    """One run of masked language modelling; unless told, one epoch of the encoder alone."""
+
+    task: Literal["masked_lm"] = "masked_lm"
+    data: DataConfig
+    max_length: Count = 128
+    training: FlowTraining = FlowTraining()
+    head: HeadConfig = HeadConfig()
+
+    def arms(self) -> dict[str, UnderstandingConfig]:
+        """The base as it is; p(start) alone, with h ≡ 0; the law of motion."""
+        return {"base": self._with("nothing").bare(), "start": self._with("start"), "floater": self}
+
+    def _with(self, part: Literal["nothing", "start"]) -> MaskedConfig:
+        return self.model_copy(update={"training": self.training.model_copy(update={"part": part})})
+
+
+class MaskedLM(Problem[Text, Blocks]):
+    """Guess the hidden tokens. The main measure is the loss a hidden token, in nats."""
+
+    auto_class = AutoModelForMaskedLM
+    more_is_better = False
+    config: MaskedConfig
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0)}
+
+    def parts(self) -> dict[str, Text]:
+        where = self.config.data
+        if where.hub is not None:
+            hub = where.hub
+            return {
+                name: Text(from_hub(hub.name, hub.config, part)["text"], f"{hub.name} {hub.config} {part}")
+                for name, part in (("train", hub.train), ("valid", hub.valid))
+            }
+        return {"train": _read(where.train), "valid": _read(where.valid)}
+
+    def read(self, path: Path) -> Text:
+        return _read((path,))
+
+    def encode(self, part: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
+        where = self.config.data
+        if where.wikitext:
+            part = Text([from_wikitext(line, tokenizer.unk_token or "") for line in part.lines], part.name)
+        rows = cut(part, tokenizer, self.config.max_length)
+        most = where.max_train if training else where.max_valid
+        return Blocks(rows[:most], tokenizer, where.share, self.config.seed if training else _VALID_SEED)
+
+    def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
+        return PadRight(tokenizer.pad_token_id)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        hidden = batch["labels"].ne(-100)
+        return F.cross_entropy(_logits(model, batch, hidden), batch["labels"][hidden], reduction="sum")
+
+    def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        hidden = batch["labels"].ne(-100)
+        logits, wanted = _logits(model, batch, hidden), batch["labels"][hidden]
+        owner = hidden.nonzero()[:, 0]
+        empty = torch.zeros(len(hidden), dtype=torch.float64, device=logits.device)
+        columns = (F.cross_entropy(logits, wanted, reduction="none"), torch.ones_like(wanted), logits.argmax(1).eq(wanted))
+        return {
+            name: empty.index_add(0, owner, column.to(empty.dtype))
+            for name, column in zip(("loss", "hidden", "right"), columns, strict=True)
+        }
+
+    def judge(self, part: Text, features: Blocks, answers: Mapping[str, np.ndarray]) -> Judged:
+        table = np.stack([answers[name] for name in ("loss", "hidden", "right")], 1).astype(np.float64)
+        return Judged([dict(zip(("loss", "hidden", "right"), row, strict=True)) for row in table.tolist()], table)
+
+    def scores(self, table: np.ndarray) -> dict[str, float]:
+        loss, hidden, right = table.sum(0)
+        return {"loss": loss / hidden, "accuracy": 100 * right / hidden, "perplexity": math.exp(min(loss / hidden, 700.0))}
+
+    def signature(self, measure: str) -> str:
+        return f"{measure}|masked lm|hidden:{self.config.data.share}|length:{self.config.max_length}|seed:{_VALID_SEED}"
+
+
+def _read(paths: Sequence[Path]) -> Text:
+    return Text([line for path in paths for line in read_lines(path)], " ".join(map(str, paths)))
+
+
+def _logits(model: nn.Module, batch: Batch, hidden: Tensor) -> Tensor:
+    """Logits [hidden tokens, vocabulary]: the head, the most expensive part of a small model, sees no other token."""
+    bare = getattr(model, "module", model)  # wrapped for several processes
+    with _handing_on(base_of(bare), hidden):
+        logits: Tensor = outputs(model, batch).logits
+    return logits.squeeze(0).float()
+
+
+@contextmanager
+def _handing_on(base: nn.Module, chosen: Tensor) -> Iterator[None]:
+    """Inside, a base model hands only the chosen tokens on to its head, as one row."""
+
+    def pick(module: nn.Module, inputs: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state[chosen].unsqueeze(0)
+        return output
+
+    handle = base.register_forward_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,69 @@
+"""Which encoder a task puts where."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator, model_validator
+
+from ..attach import Sites
+from ..config import Config
+from ..encoders import KINDS, EncoderConfig, RotaryConfig
+
+
+class Placement(Config):
+    """Which encoder, where; each task says what it takes unless told."""
+
+    bare: ClassVar[str]
+    """What the positions are called in tables where there is no encoder."""
+
+    encoder: EncoderConfig | None = None
+    """`kind` (flow, sinusoidal, learned, recurrent, rotary, none) and that kind's settings."""
+    sites: Sites
+    """input, blocks, qkv; or {kind: qkv, blocks: [1], …} for a part."""
+    own: Literal["keep", "replace"]
+    """What happens to the model's own positions where an encoder is given: keep them and add, or take them out."""
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _kind(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            value = dict(value)
+            kind = value.pop("kind", None)
+            if kind not in KINDS:
+                raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}")
+            return KINDS[kind](**value)
+        return value
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _sites(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return Sites(value)
+        if isinstance(value, dict):
+            if "kind" not in value:
+                raise ValueError("give a `kind` (input, blocks or qkv) beside what is chosen of it")
+            return Sites(**value)
+        return value
+
+    @model_validator(mode="after")
+    def _rotary(self) -> Placement:
+        if isinstance(self.encoder, RotaryConfig) and self.sites.kind != "qkv":
+            raise ValueError("a rotary encoder turns queries and keys: `sites` must be qkv")
+        return self
+
+    def described(self) -> str:
+        """A few words for tables."""
+        if self.encoder is None:
+            return self.bare
+        kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
+        part = "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
+        return f"{kind} {self.sites.kind}{part}"
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a config file."""
+        found = self.model_dump(mode="json")
+        if self.encoder is not None:
+            kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
+            found["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
+        return found

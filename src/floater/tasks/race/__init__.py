@@ -1,0 +1,1 @@
+"""Multiple choice over long articles: RACE, middle and high school."""

@@ -1,0 +1,1 @@
+"""Language understanding with pretrained Hugging Face encoders: what its tasks share."""

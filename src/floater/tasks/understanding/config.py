@@ -1,0 +1,125 @@
+"""Settings that all understanding tasks share. Every option has its one default here or in its task."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ...attach import Sites
+from ...config import Config
+from ...encoders import EncoderConfig, FlowConfig
+from ...training.settings import Count, NotNegative, Pace, Positive, Share, TrainingSettings
+from ..placement import Placement
+
+Part = Literal["all", "flow", "start", "head", "nothing"]
+"""What of a model is trained."""
+
+
+class ModelConfig(Config):
+    """The pretrained encoder."""
+
+    name: str
+    """A folder, a name on the Hugging Face hub, or `pip:package/folder` for weights inside an installed package."""
+    dropout: Share | None = None
+    """Dropout of hidden states and attention; the checkpoint's own unless given."""
+
+
+class PositionsConfig(Placement):
+    """Which encoder, where. The compatible form unless told: a flow at q, k and v that leaves the model as it is."""
+
+    bare: ClassVar[str] = "own positions"
+    encoder: EncoderConfig | None = FlowConfig()
+    sites: Sites = Sites("qkv")
+    own: Literal["keep", "replace"] = "keep"
+
+
+class TrainingConfig(TrainingSettings):
+    """How to fine-tune; after the warm-up the learning rate falls to zero in a straight line. RoBERTa's values for GLUE."""
+
+    part: Part = "all"
+    """What to train: all; the encoder alone (`flow`); of it p(start) alone (`start`); all that the checkpoint's base does not
+    hold (`head`); or nothing, to measure the model as it is."""
+    epochs: Count = 10
+    updates: Count | None = None
+    """Optimiser steps, instead of epochs."""
+    batch: Count = 16
+    """Examples a batch."""
+    lr: Positive = 1e-5
+    warmup: Share = 0.06
+    """Share of all updates over which the learning rate rises."""
+    eps: Positive = 1e-6
+    weight_decay: NotNegative = 0.1
+    evaluate_every: Count | None = None
+    """Updates between two looks at the validation set; an epoch unless given."""
+    save_every: Count | None = None
+    """Updates between two checkpoints; an epoch unless given."""
+    keep: Count = 1
+    take: Literal["last", "best"] = "last"
+    """Which weights are the run's: the last, or those that were best on the validation set."""
+    keep_model: bool = True
+    """Keep the weights once the run is finished; without them, there are predictions and scores only."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints once the run is finished."""
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _best_is_there(self) -> TrainingConfig:
+        if self.take == "best" and self.save_every != self.evaluate_every:
+            raise ValueError("`take: best` needs a checkpoint at every look: set `save_every` as `evaluate_every`")
+        return self
+
+    def pace(self, batches: int) -> Pace:
+        """When things happen, with so many batches an epoch."""
+        epoch = math.ceil(batches / self.accumulate)
+        updates = self.updates or self.epochs * epoch
+        return Pace(updates, round(self.warmup * updates), self.evaluate_every or epoch, self.save_every or epoch)
+
+
+class CompareConfig(Config):
+    """What `floater compare` does."""
+
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    """One run of each arm for every seed; the median counts."""
+    draws: Count = 2000
+    """Resamples of the paired bootstrap."""
+
+
+class UnderstandingConfig(Config):
+    """One run of a task, and both arms of its comparison."""
+
+    task: str
+    model: ModelConfig
+    max_length: Count = 512
+    """Longest input, in tokens; what is longer is cut."""
+    positions: PositionsConfig = PositionsConfig()
+    dynamics: Path | None = None
+    """A run or a saved attachment whose trained encoder to start from; `positions` are then its own."""
+    training: TrainingConfig = TrainingConfig()
+    compare: CompareConfig = CompareConfig()
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> UnderstandingConfig:
+        if self.dynamics is not None and self.positions.encoder is None:
+            raise ValueError("`dynamics` needs an encoder in `positions`; leave `dynamics` out for the model as it is")
+        if self.positions.encoder is None and self.training.part in ("flow", "start"):
+            raise ValueError(f"`part` of `training` is {self.training.part}, which needs an encoder in `positions`")
+        return self
+
+    def dump(self) -> dict[str, Any]:
+        """As it stands in a config file, every default written out."""
+        return {**self.model_dump(mode="json"), "positions": self.positions.dump()}
+
+    def bare(self) -> UnderstandingConfig:
+        """The same run of the untouched model: what belongs to an encoder is left out."""
+        off = self.positions.model_copy(update={"encoder": None})
+        return self.model_copy(
+            update={"positions": off, "dynamics": None, "training": self.training.model_copy(update={"update_every": 1})}
+        )
+
+    def arms(self) -> dict[str, UnderstandingConfig]:
+        """The runs that `floater compare` makes for each seed; the first is what the others are compared with."""
+        return {"base": self.bare(), "floater": self}

@@ -1,0 +1,154 @@
+"""Scores of understanding runs: measuring, keeping predictions, finishing a run, comparing two."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from safetensors.numpy import load_file, save_file
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ...attach import attachment, save_pretrained
+from ...errors import ArgumentError, RunError
+from ...files import new_folder, write_text
+from ...training.records import RunFolder
+from ...training.trainer import checkpoints, state_of, step_of
+from .models import ATTACHMENT, load_trained
+from .predicting import judged
+from .problem import Part, Problem
+from .resampling import Paired, interval, paired_bootstrap
+
+
+def evaluate(
+    problem: Problem[Any, Any],
+    model: nn.Module,
+    part: Part,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: RunFolder,
+    *,
+    name: str,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Measure a model on a data set; predictions, the table behind the scores, and the scores stay in the run folder.
+
+    Args:
+        problem: the task.
+        model: in eval mode.
+        part: the data.
+        tokenizer: the model's.
+        folder: the run's.
+        name: under which everything is kept.
+        console: where to show a bar.
+    """
+    check_name(name)
+    begun = time.perf_counter()
+    with Progress(console=console or Console(stderr=True), transient=True) as bar:
+        features = problem.encode(part, tokenizer, training=False)
+        task = bar.add_task("measuring", total=len(features))
+        found = judged(problem, model, part, tokenizer, features=features, done=lambda count: bar.advance(task, count))
+    folder.predictions.mkdir(parents=True, exist_ok=True)
+    write_text(folder.predictions / f"{name}.json", json.dumps(found.predictions, ensure_ascii=False) + "\n")
+    scores: dict[str, Any] = {}
+    if found.table.size:
+        _write_table(folder, name, found.table)
+        for measure, value in problem.scores(found.table).items():
+            half = interval(problem.measures[measure], found.table) if measure in problem.measures else None
+            scores[measure] = {"score": value, "interval": half, "signature": _signature(problem, measure, len(found.table))}
+    scores |= {"examples": len(part), "seconds": round(time.perf_counter() - begun, 1), "data": part.fingerprint()}
+    folder.add_scores(name, scores)
+    return scores
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is not one file's."""
+    if Path(name).name != name or name.startswith("."):
+        raise ArgumentError(f"`name` must be a plain name, without folders, but is {name!r}.")
+
+
+def _signature(problem: Problem[Any, Any], measure: str, examples: int) -> str:
+    return f"{problem.signature(measure)}|n:{examples}|floater:{importlib.metadata.version('floater-transformers')}"
+
+
+def _write_table(folder: RunFolder, name: str, table: np.ndarray) -> None:
+    with new_folder(folder.predictions / f"{name}.table") as place:
+        save_file({"table": np.ascontiguousarray(table, dtype=np.float64)}, place / "table.safetensors")
+
+
+def table_of(folder: RunFolder, name: str) -> np.ndarray:
+    """The table behind the scores of a run on a data set."""
+    path = folder.predictions / f"{name}.table" / "table.safetensors"
+    if not path.is_file():
+        raise RunError(f"{folder.path} has no scored predictions for {name!r}; run `floater evaluate {folder.path}` first.")
+    found: np.ndarray = load_file(path)["table"]
+    return found
+
+
+def finish(
+    problem: Problem[Any, Any], folder: RunFolder, parts: Mapping[str, Part], tokenizer: PreTrainedTokenizerBase, console: Console
+) -> None:
+    """Take the last or best weights, measure them on every set, keep what the config asks for."""
+    training = problem.config.training
+    chosen = checkpoints(folder.checkpoints)[-1]
+    if training.take == "best":
+        best = state_of(chosen).get("best_global_step")
+        chosen = next((one for one in checkpoints(folder.checkpoints) if step_of(one) == best), chosen)
+    model = load_trained(problem, chosen)
+    for name, part in parts.items():
+        if name != "train":
+            scores = evaluate(problem, model, part, tokenizer, folder, name=name, console=console)
+            console.print(f"{name}: {describe(scores)}", highlight=False)
+    if training.keep_model:
+        with new_folder(folder.model) as place:
+            if attachment(model) is None:
+                model.save_pretrained(place)  # type: ignore[operator]
+            else:
+                save_pretrained(model, place)
+            tokenizer.save_pretrained(place)
+    if training.part in ("flow", "start"):
+        model.config._name_or_path = problem.config.model.name  # type: ignore[union-attr]
+        with new_folder(folder.path / ATTACHMENT) as place:
+            save_pretrained(model, place, base=False)
+    folder.note(finished=True, taken=chosen.name)
+    if not training.keep_checkpoints:
+        shutil.rmtree(folder.checkpoints)
+
+
+def describe(scores: Mapping[str, Any]) -> str:
+    """Scores in words."""
+    words = []
+    for name, found in scores.items():
+        if isinstance(found, dict) and "score" in found:
+            more = f" ± {found['interval']:.2f}" if found["interval"] is not None else ""
+            words.append(f"{name} {found['score']:.2f}{more}")
+    return f"{', '.join(words) or 'no labels, so no score'} ({scores['examples']:,} examples)"
+
+
+def compare_runs(problem: Problem[Any, Any], base: RunFolder, other: RunFolder, name: str) -> dict[str, dict[str, Any]]:
+    """Every measure of two runs on one data set: the difference, its interval and the p-value."""
+    data = [folder.scores().get(name, {}).get("data", {}).get("sha256") for folder in (base, other)]
+    if data[0] is None or data[0] != data[1]:
+        raise RunError(
+            f"{base.path} and {other.path} must be measured on the same data under the name {name!r}, but are not; "
+            "evaluate both on one file."
+        )
+    tables = [table_of(base, name)], [table_of(other, name)]
+    return {key: asdict(paired_bootstrap(measure, *tables)) for key, measure in problem.measures.items()}
+
+
+def difference(found: Paired | Mapping[str, Any], measure: str) -> str:
+    """A difference in words."""
+    values = asdict(found) if isinstance(found, Paired) else found
+    return (
+        f"{values['difference']:+.2f} {measure} (95 % {values['low']:+.2f} to {values['high']:+.2f}, p = {values['p_value']:.3f}; "
+        f"{values['signature']})"
+    )

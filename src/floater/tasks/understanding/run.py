@@ -1,0 +1,202 @@
+"""A run of an understanding task: prepare, train, measure; with an encoder or without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from ...errors import RunError
+from ...recipes import read
+from ...training.assemble import arguments, assemble
+from ...training.drive import drive, settle, speaker
+from ...training.loader import EpochLoader
+from ...training.records import CONFIG, RunFolder
+from ...training.settings import Pace
+from ...training.start import FREE, check_start
+from ...training.trainer import SafeTrainer, sweep
+from .batches import LengthBatches
+from .config import UnderstandingConfig
+from .evaluation import describe, evaluate, finish
+from .models import build, choose, load_tokenizer, locate, parameters, resolved
+from .predicting import answers
+from .problem import Features, Part, Problem
+
+_FREE = FREE - {"updates"} | {"keep_model", "keep_checkpoints", "threads"}
+"""Training settings that do not change the course of a run. Its end does: the learning rate falls towards it."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is read and checked before training starts."""
+
+    problem: Problem[Any, Any]
+    tokenizer: PreTrainedTokenizerBase
+    where: str
+    parts: dict[str, Part]
+    train: Features
+    valid: Features
+
+    def batches(self, processes: int = 1, process: int = 0) -> LengthBatches:
+        """The batches of the training set."""
+        config = self.problem.config
+        return LengthBatches(
+            self.train.lengths(),
+            config.training.batch,
+            config.seed,
+            processes=processes,
+            process=process,
+            follow=getattr(self.train, "set_epoch", None),
+        )
+
+
+def prepare(problem: Problem[Any, Any]) -> Prepared:
+    """Read, check and encode the data."""
+    where = locate(problem.config.model.name)
+    tokenizer = load_tokenizer(where)
+    parts = problem.parts()
+    return Prepared(
+        problem,
+        tokenizer,
+        where,
+        parts,
+        problem.encode(parts["train"], tokenizer, training=True),
+        problem.encode(parts["valid"], tokenizer, training=False),
+    )
+
+
+def start(prepared: Prepared) -> nn.Module:
+    """The model a run starts from: seeded, with what is not trained frozen."""
+    config = prepared.problem.config
+    set_seed(config.seed)
+    model = build(prepared.problem, prepared.where)
+    choose(model, config.training.part)
+    return model
+
+
+def train(
+    kind: type[Problem[Any, Any]], config: UnderstandingConfig, path: Path, *, resume: bool = False, console: Console | None = None
+) -> RunFolder:
+    """Train, measure on every set; all of it in a run folder.
+
+    Args:
+        kind: the task.
+        config: its settings.
+        path: the run folder.
+        resume: go on where an earlier start of the same run was stopped.
+        console: where to tell what happens.
+    """
+    console = speaker(console)
+    folder = RunFolder(path)
+    config = resolved(config)
+    before = type(config)(**read(path / CONFIG)).dump() if (path / CONFIG).exists() else None
+    settings = {key: value for key, value in config.dump().items() if key != "compare"}
+    check_start(folder, settings, before, resume=resume, console=console, free=_FREE)
+    if folder.facts().get("finished"):
+        console.print(f"{path} is finished", highlight=False)
+        return folder
+    settle(config.training)
+    console.print("reading and encoding the data …", highlight=False)
+    prepared = prepare(kind(config))
+    same_data(folder, prepared.parts)
+    model = start(prepared)
+    if config.training.part == "nothing":
+        _begin(folder, prepared, model, console, processes=1)
+        for name, part in prepared.parts.items():
+            if name != "train":
+                scores = evaluate(prepared.problem, model.eval(), part, prepared.tokenizer, folder, name=name, console=console)
+                console.print(f"{name}: {describe(scores)}", highlight=False)
+        folder.note(finished=True)
+        return folder
+    pace = config.training.pace(len(prepared.batches()))
+    trainer = make_trainer(prepared, model, pace, folder, console)
+    if trainer.is_world_process_zero():
+        _begin(folder, prepared, model, console, processes=trainer.args.world_size)
+    patience = config.training.patience
+    drive(trainer, folder, seed=config.seed, updates=pace.updates, patience=patience, resume=resume, console=console)
+    if trainer.is_world_process_zero():
+        finish(prepared.problem, folder, prepared.parts, prepared.tokenizer, console)
+    trainer.accelerator.wait_for_everyone()
+    return folder
+
+
+def make_trainer(prepared: Prepared, model: nn.Module, pace: Pace, folder: RunFolder, console: Console) -> SafeTrainer:
+    """The Trainer of a run, and its look at the validation set."""
+    problem, config = prepared.problem, prepared.problem.config
+    args = arguments(
+        config.training,
+        pace,
+        folder,
+        seed=config.seed,
+        metric=problem.main,
+        more_is_better=problem.more_is_better,
+        schedule="linear",
+    )
+    collate = problem.collate(prepared.tokenizer)
+    share = {"processes": args.world_size, "process": args.process_index}
+
+    def loader() -> EpochLoader:
+        # a generator of its own: the global one belongs to the model
+        return EpochLoader(
+            prepared.train,  # type: ignore[arg-type]
+            batch_sampler=prepared.batches(**share),
+            collate_fn=collate,
+            generator=torch.Generator().manual_seed(config.seed),
+        )
+
+    def measure(model: nn.Module) -> dict[str, float]:
+        found = answers(problem, model, prepared.valid, prepared.tokenizer, **share)
+        return problem.scores(problem.judge(prepared.parts["valid"], prepared.valid, found).table)
+
+    return assemble(
+        config.training,
+        args,
+        model=model,
+        data=prepared.train,
+        loader=loader,
+        measure=measure,
+        folder=folder,
+        console=console,
+        loss=problem.loss,
+    )
+
+
+def same_data(folder: RunFolder, parts: dict[str, Part]) -> None:
+    """Refuse to go on with a run whose files have changed since it was started."""
+    for name, before in folder.facts().get("data", {}).items():
+        now = parts[name].fingerprint() if name in parts else {}
+        if before.get("sha256") != now.get("sha256"):
+            raise RunError(
+                f"{folder.path} was started with other {name} data ({before.get('from')}), which has changed since; bring the old "
+                "files back, or choose another --out."
+            )
+
+
+def _begin(folder: RunFolder, prepared: Prepared, model: nn.Module, console: Console, *, processes: int) -> None:
+    sweep(folder.checkpoints)
+    config, batches = prepared.problem.config, prepared.batches()
+    counts = parameters(model)
+    folder.begin(
+        config.dump(),
+        {
+            "data": {name: part.fingerprint() for name, part in prepared.parts.items()},
+            "seed": config.seed,
+            "positions": config.positions.described(),
+            **counts,
+            "training_inputs": len(prepared.train),
+            "batches_an_epoch": len(batches),
+            "padding": round(batches.padding(), 4),
+            "processes": processes,
+        },
+    )
+    console.print(
+        f"{len(prepared.train):,} inputs in {len(batches):,} batches an epoch ({100 * batches.padding():.1f} % padding); "
+        f"{counts['parameters']:,} parameters, {counts['trained_parameters']:,} of them trained, "
+        f"{counts['position_parameters']:,} for positions ({config.positions.described()})",
+        highlight=False,
+    )

@@ -1,0 +1,60 @@
+"""The course of a run, whatever is trained: from its latest checkpoint on, and to its end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+from rich.console import Console
+from transformers import set_seed
+from transformers.utils import logging
+
+from .records import RunFolder, peak_memory
+from .settings import TrainingSettings
+from .start import finished
+from .trainer import SafeTrainer, checkpoints, step_of
+
+
+def speaker(console: Console | None) -> Console:
+    """Where a run tells what happens: one process speaks for all."""
+    return (console or Console(stderr=True)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
+
+
+def settle(training: TrainingSettings) -> None:
+    """What a run sets for its whole process."""
+    if training.threads is not None:
+        torch.set_num_threads(training.threads)
+    torch.set_flush_denormal(True)
+    logging.disable_progress_bar()  # bars of loading and saving would break ours
+
+
+def drive(
+    trainer: SafeTrainer, folder: RunFolder, *, seed: int, updates: int, patience: int | None, resume: bool, console: Console
+) -> None:
+    """Train to the end, from the latest checkpoint on if the run is resumed.
+
+    Args:
+        trainer: of the run.
+        folder: the run's.
+        seed: of the run; the random state is set to it here.
+        updates: where the end is.
+        patience: or after how many looks without a better score.
+        resume: whether to go on with what the folder holds.
+        console: where to tell what happens.
+    """
+    trainer.accelerator.wait_for_everyone()
+    latest = checkpoints(folder.checkpoints)[-1:] if resume else []
+    if latest:
+        console.print(f"going on after update {step_of(latest[0]):,}", highlight=False)
+        if trainer.is_world_process_zero():
+            folder.rewind(step_of(latest[0]))
+    set_seed(seed)
+    if latest and finished(latest[0], updates, patience):
+        return
+    begun = time.perf_counter()
+    trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
+    if trainer.is_world_process_zero():
+        earlier = folder.facts().get("training_seconds", 0.0) if latest else 0.0
+        seconds = round(earlier + time.perf_counter() - begun, 1)
+        folder.note(training_seconds=seconds, updates=trainer.state.global_step, peak_memory_mb=peak_memory())

@@ -1,0 +1,33 @@
+"""Files of SQuAD's schema, small enough to see through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from floater.tasks.squad.data import Answer, Question
+
+CONTEXT = (
+    "The Normans were the people who in the 10th and 11th centuries gave their name to Normandy, a region in France. Rollo, their "
+    "leader, agreed to swear fealty to King Charles III of West Francia in 911. Zoë's café in Málaga opened in 1999."
+)
+
+
+def answer(text: str, context: str = CONTEXT) -> dict[str, Any]:
+    return {"text": text, "answer_start": context.index(text)}
+
+
+def entry(name: str, text: str, *answers: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "question": text, "answers": [answer(one) for one in answers], **more}
+
+
+def file(*entries: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
+    return {"version": "v2.0", "data": [{"title": "Normans", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
+
+
+def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> Question:
+    return Question(name, text, context, tuple(Answer(one, context.index(one)) for one in answers))
+
+
+def told(name: str, *answers: str) -> Question:
+    """A question whose context is of no matter."""
+    return Question(name, "Who?", "", tuple(Answer(one, 0) for one in answers))

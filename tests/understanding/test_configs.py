@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from floater import recipes
+from floater.errors import ConfigError
+from floater.tasks import task_of
+from floater.tasks.glue.kinds import KINDS
+from floater.tasks.understanding.commands import Understanding
+from floater.tasks.understanding.config import TrainingConfig
+
+ROOT = Path(__file__).parents[2]
+SHARED = {"roberta.yaml", "small.yaml"}
+CONFIGS = [
+    path
+    for room in ("glue", "mlm", "squad", "race")
+    for path in sorted((ROOT / "configs" / room).rglob("*.yaml"))
+    if not (room == "glue" and path.name in SHARED)
+]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_config_is_valid_and_says_how_it_is_run(path: Path) -> None:
+    task = task_of(path)
+    assert isinstance(task, Understanding)
+    assert type(task.config)(**task.config.dump()) == task.config
+    said = path.read_text()
+    assert any(f"floater {command} {path.relative_to(ROOT)}" in said for command in ("train", "compare"))
+    assert recipes.read(path)["task"] == task.config.task
+
+
+def test_every_task_of_glue_has_its_configs() -> None:
+    for folder in (ROOT / "configs" / "glue", ROOT / "configs" / "glue" / "small"):
+        assert {path.stem for path in folder.glob("*.yaml")} - {"roberta", "small"} == set(KINDS)
+
+
+def test_updates_follow_from_epochs() -> None:
+    pace = TrainingConfig(epochs=3, accumulate=2, warmup=0.1).pace(15)
+    assert (pace.updates, pace.warmup, pace.evaluate_every, pace.save_every) == (24, 2, 8, 8)
+    assert TrainingConfig(updates=5, evaluate_every=2).pace(15).updates == 5
+    with pytest.raises(ConfigError, match="`take: best` needs a checkpoint at every look"):
+        TrainingConfig(take="best", evaluate_every=5)
+
+
+def test_the_law_of_motion_is_frozen_on_race_unless_told() -> None:
+    task = task_of(ROOT / "configs" / "race" / "small.yaml")
+    assert isinstance(task, Understanding)
+    assert task.config.training.freeze_flow
+    thawed = task_of(ROOT / "configs" / "race" / "small.yaml", ["training.freeze_flow=false"])
+    assert isinstance(thawed, Understanding)
+    assert not thawed.config.training.freeze_flow

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from torch.nn import functional as F
+from transformers import AutoModelForMaskedLM
+
+import floater
+from attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
+from floater.errors import ConfigError, DataError
+from floater.tasks.glue.problem import Glue, GlueConfig
+from floater.tasks.masked_lm.commands import MaskedLanguage
+from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
+from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
+from floater.tasks.understanding import run
+from floater.tasks.understanding.models import attachment_folder, choose, lacks_head, load_trained
+from floater.training.records import RunFolder
+
+from .test_runs import command
+from .worlds import WORDS, glue, masked, text, tokenizer, write_model
+
+QUIET = Console(quiet=True)
+ENCODERS = [name for name in ARCHITECTURES if name not in (*SEQ2SEQ, "gpt2", "vit")]
+
+
+def test_wikitext_is_undone() -> None:
+    line = " The 2 @-@ 1 win , its <unk> , was worth $ 1 @,@ 000 @.@ 5 ( of Tom 's ) . "
+    assert from_wikitext(line, "[UNK]") == "The 2-1 win, its [UNK], was worth $1,000.5 (of Tom's)."
+    assert from_wikitext(" = = Early life = = ", "") == "Early life"
+
+
+def test_blocks_hold_the_whole_text_in_order() -> None:
+    lines = text(30, 4)
+    words = tokenizer()
+    rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), words, 24)
+    assert all(len(row) == 22 for row in rows[:-1])
+    assert words.decode(np.concatenate(rows)).split() == [word for line in lines for word in line.split()][: sum(map(len, rows))]
+    with pytest.raises(DataError, match="`max_length` must leave room for 4 tokens"):
+        cut(Text(lines, "text"), words, 5)
+    with pytest.raises(DataError, match="empty must hold at least 4 tokens of text, but holds 0"):
+        cut(Text([" ", ""], "empty"), words, 24)
+
+
+def blocks(seed: int = 0, share: float = 0.15) -> Blocks:
+    words = tokenizer()
+    return Blocks(cut(Text(text(400, 3), "text"), words, 64), words, share, seed)
+
+
+def test_tokens_are_hidden_as_bert_hides_them() -> None:
+    words, made = tokenizer(), blocks()
+    hidden = masks = same = total = 0
+    for number in range(len(made)):
+        row = made[number]
+        ids, labels = np.array(row["input_ids"]), np.array(row["labels"])
+        chosen = labels != -100
+        assert ids[0] == 0
+        assert ids[-1] == 2
+        assert not chosen[0]
+        assert not chosen[-1]
+        assert not np.isin(ids[~chosen][1:-1], words.all_special_ids).any()
+        total, hidden = total + len(ids) - 2, hidden + int(chosen.sum())
+        masks, same = masks + int((ids[chosen] == 4).sum()), same + int((ids == labels)[chosen].sum())
+    assert hidden / total == pytest.approx(0.15, abs=0.015)
+    assert masks / hidden == pytest.approx(0.8, abs=0.05)
+    assert same / hidden == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.04)
+
+
+def test_what_is_hidden_follows_from_seed_epoch_and_place() -> None:
+    one, same, other = blocks(), blocks(), blocks(seed=1)
+    assert one[3] == same[3]
+    assert one[3] != other[3]
+    before = one[3]
+    one.set_epoch(1)
+    assert one[3] != before
+    one.set_epoch(0)
+    assert one[3] == before
+    assert all(any(label != -100 for label in blocks(share=0.001)[number]["labels"]) for number in range(5))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) -> None:
+    model, inputs = make(name), batch(name)
+    floater.attach(model, floater.FlowConfig(initial_scale=0.5))
+    labels = torch.full_like(inputs["input_ids"], -100)
+    labels[0, 2], labels[0, 5], labels[1, 3], labels[2, 10] = 7, 8, 9, 10
+    problem = MaskedLM.__new__(MaskedLM)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        found = problem.loss(model, {**inputs, "labels": labels})
+        torch.testing.assert_close(found, expected)
+        answers = problem.answer(model, {**inputs, "labels": labels})
+        assert answers["hidden"].tolist() == [2, 1, 1]
+        assert float(answers["loss"].sum()) == pytest.approx(float(expected), rel=1e-5)
+        assert torch.equal(model(**inputs).logits, logits), "the hook is gone"
+
+
+@pytest.mark.parametrize(("part", "moved"), [("flow", {"floater"}), ("start", {"floater"}), ("head", {"cls"}), ("nothing", set())])
+def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
+    model = make("bert")
+    floater.attach(model, floater.FlowConfig())
+    choose(model, part)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert {name.split(".")[0] for name in trained} == moved
+    if part == "start":
+        assert trained == ["floater.encoders.all.initial"]
+    assert model.get_input_embeddings().weight.requires_grad is False
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Base, control and law of motion, from a checkpoint without a head."""
+    folder = tmp_path_factory.mktemp("masked")
+    task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(folder)))
+    task.compare(folder / "out", resume=False, console=QUIET)
+    return folder
+
+
+def test_the_head_is_fitted_once_and_shared_by_all_arms(compared: Path) -> None:
+    out = compared / "out"
+    assert lacks_head(AutoModelForMaskedLM, str(compared / "roberta"))
+    assert not lacks_head(AutoModelForMaskedLM, str(out / "head" / "model"))
+    found = json.loads((out / "comparison.json").read_text())
+    assert found["base"] == "base"
+    assert not found["more_is_better"]
+    assert set(found["arms"]) == {"start", "floater"}
+    assert found["start"]["0"]["identical"]
+    base = MaskedLM.auto_class.from_pretrained(compared / "roberta").roberta.state_dict()
+    for arm in ("floater-0", "start-0"):
+        model: Any = load_trained(MaskedLM(MaskedConfig(**masked(compared))), out / arm / "model")
+        assert all(torch.equal(tensor, base[name]) for name, tensor in model.roberta.state_dict().items()), "the base is frozen"
+        flow = model.floater.encoder
+        assert flow.initial.abs().sum() > 0
+        assert bool(flow.dynamics.second.weight.any()) == (arm == "floater-0"), "the control's h is zero"
+    fitted = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
+    base_loss = RunFolder(out / "base-0").scores()["valid"]["loss"]["score"]
+    assert base_loss == pytest.approx(min(fitted), rel=1e-6)
+    assert RunFolder(out / "base-0").scores()["valid"]["perplexity"]["score"] == pytest.approx(np.exp(base_loss))
+
+
+def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) -> None:
+    settings = glue(compared, dynamics=str(compared / "out" / "floater-0"), training={"updates": 1, "freeze_flow": True})
+    folder = run.train(Glue, GlueConfig(**settings), tmp_path / "run")
+    before = floater.from_pretrained(AutoModelForMaskedLM, attachment_folder(compared / "out" / "floater-0"))
+    after: Any = load_trained(Glue(GlueConfig(**settings)), folder.model)
+    for name, tensor in before.floater.encoder.state_dict().items():
+        assert torch.equal(tensor, after.floater.encoder.state_dict()[name]), name
+    config = GlueConfig(**yaml.safe_load((folder.path / "config.yaml").read_text()))
+    assert config.dynamics == compared / "out" / "floater-0"
+    assert config.arms()["base"].dynamics is None
+    with pytest.raises(ConfigError, match="`positions` must be those of"):
+        run.train(Glue, GlueConfig(**{**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}), tmp_path / "other")
+    write_model(tmp_path / "stranger", "bert")
+    with pytest.raises(floater.FloaterError, match="was made for another base"):
+        run.train(Glue, GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}), tmp_path / "other")
+
+
+def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    changes = {"training": {"updates": 30, "evaluate_every": 30, "lr": 0.02}}
+    path.write_text(yaml.safe_dump(masked(tmp_path, "bert with head", **changes)))
+    command(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert not (folder.path / "head").exists()
+    losses = [row["loss"] for row in folder.metrics() if "loss" in row]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    said = command(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
+    assert "train: loss" in said
+    assert (folder.path / "attachment" / "floater.safetensors").is_file()

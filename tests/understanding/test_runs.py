@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from floater import cli
+from floater.errors import ConfigError, RunError
+from floater.tasks.glue.problem import Glue, GlueConfig
+from floater.tasks.understanding import compare, run
+from floater.tasks.understanding.models import load_trained, locate
+from floater.training.records import RunFolder
+
+from .worlds import glue, rte, write_lines, write_model
+
+KEEPING = {"flow_lr_multiple": 10.0, "save_every": 1, "keep": 9, "keep_checkpoints": True}
+
+
+def losses(folder: RunFolder) -> list[float]:
+    return [row["loss"] for row in folder.metrics() if "loss" in row]
+
+
+def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
+    return load_file(folder.model / "model.safetensors")
+
+
+def train(settings: dict[str, Any], path: Path, **options: Any) -> RunFolder:
+    return run.train(Glue, GlueConfig(**settings), path, **options)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("world")
+
+
+@pytest.fixture(scope="module")
+def trained(world: Path) -> RunFolder:
+    """A run with an encoder that other tests use."""
+    return train(glue(world, training=KEEPING), world / "run")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("roberta", "rte"), ("bert", "sst2"), ("bert", "stsb")])
+def test_frozen_zero_dynamics_leave_every_bit_as_it_is(kind: str, name: str, world: Path, tmp_path: Path) -> None:
+    """With dropout and weight decay, through all of fine-tuning: losses, weights, predictions."""
+    settings = glue(world, name, kind, training={"freeze_flow": True})
+    config = GlueConfig(**settings)
+    runs = {arm: run.train(Glue, made, tmp_path / arm) for arm, made in config.arms().items()}
+    assert runs["floater"].facts()["position_parameters"] > 0 == runs["base"].facts()["position_parameters"]
+    assert losses(runs["base"]) == losses(runs["floater"])
+    assert len(losses(runs["base"])) == 4
+    with_flow = weights(runs["floater"])
+    for key, tensor in weights(runs["base"]).items():
+        assert torch.equal(tensor, with_flow[key]), key
+    predictions = [(folder.predictions / "valid.json").read_text() for folder in runs.values()]
+    assert predictions[0] == predictions[1]
+
+
+def test_trained_dynamics_move_and_are_measured(world: Path, trained: RunFolder, tmp_path: Path) -> None:
+    base = run.train(Glue, GlueConfig(**glue(world)).bare(), tmp_path / "base")
+    assert losses(base)[0] == losses(trained)[0], "the arms begin as one model"
+    assert losses(base) != losses(trained)
+    model: Any = load_trained(Glue(GlueConfig(**glue(world))), trained.model)
+    assert any(parameter.abs().sum() > 0 for parameter in [model.floater.encoder.initial])
+    assert model.floater.positions == "keep"
+    facts = trained.facts()
+    assert facts["finished"]
+    assert facts["positions"] == "flow qkv"
+    assert facts["data"]["train"]["rows"] == 48
+    rows = json.loads((trained.predictions / "valid.json").read_text())
+    assert len(rows) == 20
+    assert {row["prediction"] for row in rows} <= {"entailment", "not_entailment"}
+    assert trained.scores()["valid"]["accuracy"]["signature"].startswith("accuracy|glue rte|scikit-learn:")
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._step:
+            raise Stop
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    world: Path, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = glue(world, training=KEEPING)
+    with monkeypatch.context() as patch:
+        make = run.make_trainer
+
+        def stopping(*args: Any) -> Any:
+            made = make(*args)
+            made.add_callback(StopAfter(3))
+            return made
+
+        patch.setattr(run, "make_trainer", stopping)
+        with pytest.raises(Stop):
+            train(settings, tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run already; go on with --resume"):
+        train(settings, tmp_path / "run")
+    with pytest.raises(RunError, match=r"was started with training\.lr = 0\.001, but the config now says 0\.002"):
+        train(glue(world, training={**settings["training"], "lr": 0.002}), tmp_path / "run", resume=True)
+    folder = train({**settings, "compare": {"seeds": [7]}}, tmp_path / "run", resume=True)
+    assert losses(folder) == losses(trained)
+    for key, tensor in weights(trained).items():
+        assert torch.equal(tensor, weights(folder)[key]), key
+    before = folder.facts()["training_seconds"]
+    again = train(settings, tmp_path / "run", resume=True)
+    assert again.facts()["training_seconds"] == before
+
+
+def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> None:
+    """Every row in one update, in one batch or in several of unequal sizes."""
+    found = []
+    for batch, accumulate in ((48, 1), (20, 3)):
+        settings = glue(world, "stsb", model={"dropout": 0.0}, training={"batch": batch, "accumulate": accumulate, "updates": 2})
+        found.append(losses(train(settings, tmp_path / str(batch))))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_evaluate_on_any_file(
+    world: Path, trained: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = rte(tmp_path / "other.tsv", 30, 9)
+    said = command(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
+    assert "other: accuracy" in said
+    assert "(30 examples)" in said
+    assert trained.scores()["other"]["examples"] == 30
+    unlabelled = write_lines(tmp_path / "test.tsv", ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"])
+    assert "no labels, so no score" in command(monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled)
+    assert len(json.loads((trained.predictions / "test.json").read_text())) == 2
+    said = command(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
+    assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in said
+    assert mistake(monkeypatch, capsys, "evaluate", trained.path, "--beam", 3).endswith(
+        "`--beam` belongs to translation, but " + f"{trained.path} is a run of glue; use --data."
+    )
+
+
+def test_both_arms_from_one_config(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny-rte.yaml"
+    path.write_text(yaml.safe_dump(glue(world, training={"updates": 2, "keep_model": False})))
+    said = command(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    assert "| tiny-rte | valid | **accuracy** | floater |" in said
+    assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", said)
+    assert "before training: the arms' logits on 20 inputs are identical to the bit." in said
+    assert (tmp_path / "out" / "comparison.md").read_text().strip() == said.strip()
+    found = json.loads((tmp_path / "out" / "tiny-rte" / "comparison.json").read_text())
+    assert len(found["arms"]["floater"]["valid"]["accuracy"]["seeds"]["base"]) == 2
+    assert found["start"]["1"]["identical"]
+    for arm in ("base-0", "base-1", "floater-0", "floater-1"):
+        folder = RunFolder.existing(tmp_path / "out" / "tiny-rte" / arm)
+        assert folder.facts()["finished"]
+        assert not folder.model.exists()
+    assert "holds runs already" in mistake(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    monkeypatch.setattr(compare, "start", None)  # what is finished is not made again
+    monkeypatch.setattr(run, "start", None)
+    assert command(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+
+
+def test_the_look_before_training_sees_a_difference(world: Path) -> None:
+    settings = glue(world, positions={"encoder": {"kind": "flow", "initial_scale": 0.5}})
+    arms = GlueConfig(**settings).arms()
+    found = compare.identical_at_start([Glue(arm) for arm in arms.values()])
+    assert found == {"identical": False, "inputs": 20, "fresh_in_place_of_trained": False}
+
+
+def test_half_precision_checkpoints_are_trained_in_full(tmp_path: Path) -> None:
+    settings = glue(tmp_path, training={"updates": 1})
+    model = write_model(tmp_path / "half", dtype=torch.float16)
+    folder = train({**settings, "model": {"name": str(model)}}, tmp_path / "run")
+    assert {tensor.dtype for tensor in weights(folder).values()} == {torch.float32}
+
+
+def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "a_package"
+    (package / "weights").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
+    (package / "weights" / "config.json").write_text("{}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert Path(locate("pip:a_package/weights")) == package / "weights"
+    assert Path(locate(str(package / "weights"))) == package / "weights"
+    assert locate("FacebookAI/roberta-base") == "FacebookAI/roberta-base"
+    for name, message in (
+        ("pip:a_package", "must be a folder with a config.json"),
+        ("pip:no_such_package/weights", "'no_such_package' is none"),
+        ("../nowhere/model", "but ../nowhere/model is none"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            locate(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model": {"name": "../no/such/folder"}},
+            "`name` of `model` must be a folder with a config.json, a name on the hub",
+        ),
+        ({"data": {"name": "rtx"}}, "`data.name`"),
+        ({"training": {"part": "flow"}, "positions": {"encoder": None}}, "`part` of `training` is flow, which needs an encoder"),
+        ({"dynamics": "no/such/run"}, "`dynamics` must be a run or a folder with a trained encoder, but no/such/run is neither"),
+        ({"trainig": {}}, "GlueConfig has no key `trainig`; did you mean `training`?"),
+        ({"data": {"train": "no/such/file.tsv"}}, "no/such/file.tsv must be a text file, but there is none"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(glue(world, **changes)))
+    assert message in mistake(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command prints, as one would read it in a wide terminal."""
+    monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
+    monkeypatch.setattr(cli, "console", Console(width=1000))
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line a mistake ends in."""
+    monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("floater: ")]
+    assert len(lines) == 1
+    return lines[0]

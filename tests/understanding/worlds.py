@@ -1,0 +1,167 @@
+"""A tiny pretrained model with its tokenizer, and sentences whose labels can be learned, all written in moments."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+WORDS = (
+    *("the", "a", "dog", "cat", "bird", "fish", "tree", "runs", "sees", "eats", "sleeps"),
+    *("good", "bad", "big", "small", "not", "and", "or", "then", "now", "here", "there"),
+)
+KINDS: dict[str, tuple[Any, Any]] = {
+    "roberta": (RobertaModel, RobertaConfig),
+    "bert": (BertModel, BertConfig),
+    "bert with head": (BertForMaskedLM, BertConfig),
+}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(WordLevel({word: number for number, word in enumerate((*SPECIAL, *WORDS))}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    words.post_processor = TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+        cls_token="<s>",
+        sep_token="</s>",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def write_model(folder: Path, kind: str = "roberta", dtype: torch.dtype = torch.float32) -> Path:
+    """A model with random weights large enough to matter, and dropout."""
+    make, settings = KINDS[kind]
+    torch.manual_seed(0)
+    model = make(
+        settings(
+            vocab_size=len(SPECIAL) + len(WORDS),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=66,
+            hidden_dropout_prob=0.1,
+            attention_probs_dropout_prob=0.1,
+            pad_token_id=1,
+            bos_token_id=0,
+            eos_token_id=2,
+        )
+    )
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.mul_(4.0)
+    model.to(dtype).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def sentence(draw: random.Random, longest: int = 12) -> str:
+    return " ".join(draw.choice(WORDS) for _ in range(draw.randint(2, longest)))
+
+
+def text(count: int, seed: int) -> list[str]:
+    """Sentences whose words follow each other, so that a masked one can be guessed."""
+    draw, lines = random.Random(seed), []
+    for _ in range(count):
+        first = draw.randrange(len(WORDS))
+        lines.append(" ".join(WORDS[(first + step) % len(WORDS)] for step in range(draw.randint(5, 20))))
+    return lines
+
+
+def write_lines(path: Path, lines: list[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def sst2(path: Path, count: int, seed: int) -> str:
+    """Is there a `good` in it?"""
+    draw = random.Random(seed)
+    rows = [sentence(draw) for _ in range(count)]
+    return write_lines(path, ["sentence\tlabel", *(f"{row}\t{int('good' in row)}" for row in rows)])
+
+
+def rte(path: Path, count: int, seed: int) -> str:
+    """Do both sentences begin with the same word?"""
+    draw, lines = random.Random(seed), ["index\tsentence1\tsentence2\tlabel"]
+    for number in range(count):
+        one, other = sentence(draw), sentence(draw)
+        if draw.random() < 0.5:
+            other = f"{one.split()[0]} {other}"
+        lines.append(f"{number}\t{one}\t{other}\t{'entailment' if one.split()[0] == other.split()[0] else 'not_entailment'}")
+    return write_lines(path, lines)
+
+
+def stsb(path: Path, count: int, seed: int) -> str:
+    """How many words have both?"""
+    draw, lines = random.Random(seed), ["index\tsentence1\tsentence2\tscore"]
+    for number in range(count):
+        one, other = sentence(draw), sentence(draw)
+        lines.append(f"{number}\t{one}\t{other}\t{min(5.0, len({*one.split()} & {*other.split()}) * 1.0):.3f}")
+    return write_lines(path, lines)
+
+
+FILES = {"sst2": sst2, "rte": rte, "stsb": stsb}
+
+
+def glue(folder: Path, name: str = "rte", kind: str = "roberta", **changes: Any) -> dict[str, Any]:
+    """Settings of a GLUE run whose model and data lie in a folder; made there if they are not yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / kind.replace(" ", "-")
+    if not model.exists():
+        write_model(model, kind)
+    files = {
+        part: FILES[name](folder / f"{name}.{part}.tsv", count, seed) for part, count, seed in (("train", 48, 1), ("valid", 20, 2))
+    }
+    found: dict[str, Any] = {
+        "task": "glue",
+        "model": {"name": str(model)},
+        "data": {"name": name, **files},
+        "max_length": 32,
+        "training": {"updates": 4, "batch": 8, "lr": 0.001, "save_every": 2, "evaluate_every": 4, "log_every": 1},
+        "compare": {"seeds": [0, 1], "draws": 200},
+    }
+    for key, value in changes.items():
+        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value
+    return found
+
+
+def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any]:
+    """Settings of a masked-LM run whose model and text lie in a folder; made there if they are not yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / kind.replace(" ", "-")
+    if not model.exists():
+        write_model(model, kind)
+    files = {
+        part: [write_lines(folder / f"{part}.txt", text(count, seed))] for part, count, seed in (("train", 60, 1), ("valid", 20, 2))
+    }
+    training = {"batch": 8, "lr": 0.01, "weight_decay": 0.0, "log_every": 1}
+    found: dict[str, Any] = {
+        "task": "masked_lm",
+        "model": {"name": str(model), "dropout": 0.0},
+        "data": files,
+        "max_length": 24,
+        "training": {**training, "part": "flow", "updates": 4},
+        "head": {"training": {**training, "part": "head", "updates": 4, "take": "best", "patience": 2}},
+        "compare": {"seeds": [0], "draws": 200},
+    }
+    for key, value in changes.items():
+        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value
+    return found
