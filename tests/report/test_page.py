@@ -62,6 +62,7 @@ def test_everything_is_there(tmp_path: Path) -> None:
         *("Rotary encodings turn queries and keys", "trained to 12"),
     ):
         assert words in text, words
+    assert '<td class="number">17</td>' in page  # 16.8 seconds
     data = data_of(page)
     assert data["runs"] == ["flow", "own", "rotary"]
     assert [packed and packed["sites"] for packed in data["encodings"]] == [
