@@ -2,6 +2,7 @@
 // Charts as inline SVG: lines with intervals, and rows of dots. Drawn anew when their box, the theme or the runs shown change.
 
 const SHAPES = ["circle", "square", "triangle", "diamond"];
+const dashes = (index) => ["none", "7 4", "2 4", "9 3 2 3"][Math.floor(index / 4) % 4];
 
 function svg(tag, attributes, parent, words) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -118,7 +119,7 @@ class LineChart {
       if (point) path += `${pen ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}`;
       pen = point !== null;
     }
-    svg("path", { d: path, class: "curve", "stroke-dasharray": ["none", "7 4", "2 4", "9 3 2 3"][Math.floor(index / 8 + (index % 8) / 4) % 4] }, group);
+    svg("path", { d: path, class: "curve", "stroke-dasharray": dashes(index) }, group);
     if (few) points.forEach((point) => point && mark(group, SHAPES[index % 4], point[0], point[1], 3.6));
   }
 
@@ -131,7 +132,7 @@ class LineChart {
         button.setAttribute("aria-pressed", String(!this.hidden(line)));
         const key = svg("svg", { viewBox: "0 0 26 12", class: `s${index % 8}`, "aria-hidden": "true" });
         const group = svg("g", { class: "plot" }, key);
-        svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, class: "curve" }, group);
+        svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, class: "curve", "stroke-dasharray": dashes(index) }, group);
         mark(group, SHAPES[index % 4], 13, 6, 3.4);
         button.append(key, line.name);
         button.addEventListener("click", () => {

@@ -162,6 +162,7 @@ class EncodingCard {
       context.setLineDash([5, 4]);
       const y = top + (trained / this.count) * h;
       context.strokeRect(left, y, w, 0);
+      if (this.similar) context.strokeRect(left + (trained / this.count) * w, top, 0, h);
       context.setLineDash([]);
     }
     if (this.at) {

@@ -40,7 +40,13 @@ def _scores_on(test: str, runs: Sequence[Run]) -> str:
     for place in places:
         found = runs[place].scores[test]
         rows.append(
-            [runs[place].name, *(found.metrics.get(metric) for metric in metrics), found.pairs, found.beam, whole(found.seconds)]
+            [
+                runs[place].name,
+                *(found.metrics.get(metric) for metric in metrics),
+                found.pairs,
+                found.beam,
+                None if found.seconds is None else round(found.seconds),
+            ]
         )
     signed = {
         (metric, runs[place].scores[test].metrics[metric].signature): None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .reading import Paired, Run, Score
 
-LABELS = {"bleu": "BLEU", "chrf": "chrF", "paper_bleu": "the paper's BLEU"}
+LABELS = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "paper_bleu": "the paper's BLEU"}
 _MOST = 3  # runs that are compared with the best one in words; the tables have them all
 
 
