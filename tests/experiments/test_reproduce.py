@@ -48,10 +48,10 @@ def test_translation_has_a_row_an_arm_with_the_papers_numbers_marked(folder: Pat
 @pytest.mark.slow
 def test_short_to_long_is_measured_in_bins_and_drawn(folder: Path) -> None:
     found = run("s2l", folder)
-    assert [table.columns[1].split(" ")[0] for table in found.tables[:3]] == ["0-48"] * 3
+    assert [table.columns[1].split(" ")[0] for table in found.tables[:3]] == ["0-32"] * 3
     assert len(found.figures[0].series) == 6
-    assert found.figures[0].x == ["0-48", "48-96", "96-144", "144+"]
-    assert found.tables[3].note.endswith("tokens, as in training, and of 96-144.")
+    assert found.figures[0].x == ["0-32", "32-64", "64+"]
+    assert found.tables[3].note.endswith("tokens, as in training, and of 64+.")
     assert (folder / "s2l-smoke" / "figure-1.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -84,7 +84,7 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
             "tensorboard": False,
             "threads": 1,
         },
-        "decoding": {"beam": 1, "max_ratio": 1.5, "length_bins": [48, 96, 144]},
+        "decoding": {"beam": 1, "max_ratio": 1.5, "length_bins": [32, 64]},
     }
     return merge(base, changes)
 
@@ -104,12 +104,14 @@ class Sources:
 
     Attributes:
         small, paper: names of config files below `configs/`, with {key} in them where each arm has its own.
+        hurried: what differs at the scale small, where the config files would take too long.
         positions: at the scale smoke, the key in `POSITIONS` that all arms start from; each its own unless given.
     """
 
     small: str
     paper: str
     positions: str | None = None
+    hurried: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, arm: Arm, scale: Scale, overrides: Sequence[str] = ()) -> dict[str, Any]:
         """The settings of an arm at a scale, without seed and warm start."""
@@ -117,6 +119,6 @@ class Sources:
             found = embedded(self.positions or arm.key)
         else:
             found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)), overrides)
-        found = merge(found, arm.settings)
+        found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
         found.pop("init_from", None)
         return found

@@ -114,12 +114,13 @@ def cell_text(cell: object) -> str:
         text = _number(cell.mean)
         return text if cell.deviation is None else f"{text} ± {_number(cell.deviation)}"
     if isinstance(cell, Paper):
-        return f"\\[{_number(cell.paper)}]"
+        return f"[{_number(cell.paper)}]"
     return _number(cell) if isinstance(cell, int | float) else str(cell)
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000) else f"{value:.2f}"
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) >= 1000)
+    return f"{int(value):,}" if whole else f"{value:.2f}"
 
 
 def best(arms: Sequence[Arm], value: Callable[[Arm], float | None]) -> tuple[Arm, float] | None:
