@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from floater import cli
-from floater.errors import ArgumentError, FloaterError, RunError
+from floater.errors import ArgumentError, FloaterError
 from floater.experiments.arms import Arm, Sources
 from floater.experiments.checking import build_empty
 from floater.experiments.item import Order
@@ -140,6 +140,8 @@ def test_arms_may_be_any_config_of_the_item() -> None:
     found = item.configs("small", order)
     assert list(found) == ["sinusoidal", "flow-blocks-horizon"]
     assert found["sinusoidal"].data.max_source_tokens == 47
-    assert isinstance(RunError("x"), FloaterError)
+    shorter = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"])
+    for name in ("s2l", "efficiency"):
+        assert ITEMS[name].configs("small", shorter)["sinusoidal"].training.updates == 7
     with pytest.raises(FloaterError, match=r"configs/translation/none\.yaml must be a config file"):
         Sources("translation/{key}.yaml", "").settings(Arm("none", "none"), "small")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError
-from ..recipes import merge, read
+from ..recipes import changed, merge, read
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
@@ -118,7 +118,7 @@ class Sources:
         if scale == "smoke":
             found = embedded(self.positions or arm.key)
         else:
-            found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)), overrides)
+            found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)))
         found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
         found.pop("init_from", None)
-        return found
+        return changed(found, overrides)
