@@ -156,7 +156,7 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         ],
         rows=rows,
     )
-    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "an exact match of, in %,")]
+    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "exact match in %")]
     return Results(
         item="demo",
         scale="smoke",

@@ -53,7 +53,7 @@ def reproduce(
         workers: runs at a time; one at the scale paper, which takes all GPUs.
         console: where to tell what happens.
         keys: arms to run; all unless given.
-        overrides: settings to change in config files.
+        overrides: settings to change, as `training.updates=100`.
         check_only: resolve all configs and build all models at full size without memory, and train nothing.
     """
     if name not in ITEMS:
