@@ -20,7 +20,10 @@ QUIET = Console(quiet=True)
 
 
 def settings(*keys: str, **training: Any) -> dict[str, dict[str, Any]]:
-    few = {"embedded": {"train": {"pairs": 150}, "valid": {"pairs": 4}, "test": {"pairs": 6, "longest": 6}}}
+    few = {
+        "embedded": {"train": {"pairs": 150}, "valid": {"pairs": 4}, "test": {"pairs": 6, "longest": 6}},
+        "max_source_tokens": None,
+    }
     changes = {
         "data": few,
         "vocabulary": {"size": 320},
