@@ -29,7 +29,7 @@ def score(run: RunFolder, metric: str, label: str | None = None) -> float | None
 
 def _part(run: RunFolder, label: str | None) -> dict[str, Any]:
     scores: dict[str, Any] = run.scores()["test"]
-    return scores if label is None else scores["bins"][label]  # type: ignore[no-any-return]
+    return scores if label is None else scores["bins"][label]
 
 
 def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> Mean | None:
