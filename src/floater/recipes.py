@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,19 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         path: the file.
         overrides: settings to change, as `training.updates=100`.
     """
-    found = _read(path, ())
+    expanded: dict[str, Any] = _expanded(changed(_read(path, ()), overrides))
+    return expanded
+
+
+def changed(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of settings with some of them changed, as `training.updates=100`."""
+    found = copy.deepcopy(dict(settings))
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise ConfigError(f"`--set` must read key=value, but is {text!r}.")
         _set(found, key.split("."), _parse(value, f"--set {text}"))
-    expanded: dict[str, Any] = _expanded(found)
-    return expanded
+    return found
 
 
 def write(settings: dict[str, Any]) -> str:

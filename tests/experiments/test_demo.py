@@ -17,7 +17,7 @@ def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path) -> None:
     arguments = ["demo", "--out", str(tmp_path), "--updates", "4", "--rounds", "1", "--workers", "1"]
     result = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    for word in ("tested on lists of up to 12", "flow", "recurrent", "overhead", "FLOATER (flow)", "report.html"):
+    for word in ("tested on lists of up to 16", "flow", "recurrent", "overhead", "FLOATER (flow)", "report.html"):
         assert word in result.output
     if pretrained.find() is not None:
         assert "outputs equal to the bit" in result.output

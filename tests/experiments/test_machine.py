@@ -20,7 +20,10 @@ QUIET = Console(quiet=True)
 
 
 def settings(*keys: str, **training: Any) -> dict[str, dict[str, Any]]:
-    few = {"embedded": {"train": {"pairs": 150}, "valid": {"pairs": 4}, "test": {"pairs": 6, "longest": 6}}}
+    few = {
+        "embedded": {"train": {"pairs": 150}, "valid": {"pairs": 4}, "test": {"pairs": 6, "longest": 6}},
+        "max_source_tokens": None,
+    }
     changes = {
         "data": few,
         "vocabulary": {"size": 320},
@@ -35,7 +38,7 @@ def test_runs_are_made_once_and_warm_starts_after_their_base(tmp_path: Path) -> 
     made = settings("sinusoidal", "flow-qkv")
     runs = run_all(arms, made, [0, 1], tmp_path, workers=1, console=QUIET)
     assert [run.path.name for run in runs["flow-qkv"]] == ["flow-qkv-seed0", "flow-qkv-seed1"]
-    assert all(set(run.scores()["test"]["bins"]) == {"0-48", "48-96", "96-144", "144+"} for found in runs.values() for run in found)
+    assert all(set(run.scores()["test"]["bins"]) == {"0-32", "32-64", "64+"} for found in runs.values() for run in found)
     when = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/scores.json")}
     assert len(when) == 4
     run_all(arms, made, [0, 1], tmp_path, workers=1, console=QUIET)

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from floater import cli
-from floater.errors import ArgumentError, FloaterError, RunError
+from floater.errors import ArgumentError, FloaterError
 from floater.experiments.arms import Arm, Sources
 from floater.experiments.checking import build_empty
 from floater.experiments.item import Order
@@ -48,10 +48,10 @@ def test_translation_has_a_row_an_arm_with_the_papers_numbers_marked(folder: Pat
 @pytest.mark.slow
 def test_short_to_long_is_measured_in_bins_and_drawn(folder: Path) -> None:
     found = run("s2l", folder)
-    assert [table.columns[1].split(" ")[0] for table in found.tables[:3]] == ["0-48"] * 3
+    assert [table.columns[1].split(" ")[0] for table in found.tables[:3]] == ["0-32"] * 3
     assert len(found.figures[0].series) == 6
-    assert found.figures[0].x == ["0-48", "48-96", "96-144", "144+"]
-    assert found.tables[3].note.endswith("tokens, as in training, and of 96-144.")
+    assert found.figures[0].x == ["0-32", "32-64", "64+"]
+    assert found.tables[3].note.endswith("tokens, as in training, and of 64+.")
     assert (folder / "s2l-smoke" / "figure-1.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -140,6 +140,8 @@ def test_arms_may_be_any_config_of_the_item() -> None:
     found = item.configs("small", order)
     assert list(found) == ["sinusoidal", "flow-blocks-horizon"]
     assert found["sinusoidal"].data.max_source_tokens == 47
-    assert isinstance(RunError("x"), FloaterError)
+    shorter = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"])
+    for name in ("s2l", "efficiency"):
+        assert ITEMS[name].configs("small", shorter)["sinusoidal"].training.updates == 7
     with pytest.raises(FloaterError, match=r"configs/translation/none\.yaml must be a config file"):
         Sources("translation/{key}.yaml", "").settings(Arm("none", "none"), "small")

@@ -12,7 +12,7 @@ from floater.tasks.translation import run
 from floater.tasks.translation.config import JitterConfig, PositionsConfig, TranslationConfig, VocabularyConfig
 from floater.tasks.translation.vocabulary import learn
 
-from .corpora import settings
+from .corpora import pairs, settings
 
 FLOW = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.5}, "sites": "blocks"}
 
@@ -20,7 +20,7 @@ FLOW = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.5}, "
 def times_seen(folder: Path, **jitter: float) -> list[torch.Tensor]:
     """Times at which the encoder is asked in a forward of training, and in one of evaluation."""
     config = TranslationConfig(**settings(folder, positions={**FLOW, "jitter": jitter}, model={"dropout": 0.0}))
-    words = learn(["eins zwei drei 1 2 3"] * 30, VocabularyConfig(size=270, min_frequency=1))
+    words = learn([line for side in pairs(200, 0) for line in side], VocabularyConfig(size=300))
     model = run.make_model(config, words)
     model.jitter = config.positions.jitter
     seen: list[torch.Tensor] = []

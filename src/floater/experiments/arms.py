@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError
-from ..recipes import merge, read
+from ..recipes import changed, merge, read
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
@@ -38,8 +38,8 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "sinusoidal-blocks": {"encoder": {"kind": "sinusoidal", "block_term": True}, "sites": "blocks"},
     "sinusoidal-more": {},
-    "learned": {"encoder": {"kind": "learned", "max_length": 64, "beyond": "clamp"}, "sites": "input"},
-    "learned-blocks": {"encoder": {"kind": "learned", "max_length": 64, "beyond": "clamp"}, "sites": "blocks"},
+    "learned": {"encoder": {"kind": "learned", "max_length": 48, "beyond": "clamp"}, "sites": "input"},
+    "learned-blocks": {"encoder": {"kind": "learned", "max_length": 48, "beyond": "clamp"}, "sites": "blocks"},
     "recurrent": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
     "recurrent-1-scalar": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
     "recurrent-2-scalar": {"encoder": {"kind": "recurrent", "layers": 2}, "sites": "blocks"},
@@ -67,6 +67,7 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
                 "test": {"pairs": 60, "longest": 10},
                 "largest": 999,
             },
+            "max_source_tokens": 31,
         },
         "vocabulary": {"size": 500},
         "model": {"preset": "tiny", "layers": 1, "dim": 32, "feed_forward": 64, "heads": 2, "dropout": 0.0},
@@ -84,7 +85,7 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
             "tensorboard": False,
             "threads": 1,
         },
-        "decoding": {"beam": 1, "max_ratio": 1.5, "length_bins": [48, 96, 144]},
+        "decoding": {"beam": 1, "max_ratio": 1.5, "length_bins": [32, 64]},
     }
     return merge(base, changes)
 
@@ -104,19 +105,21 @@ class Sources:
 
     Attributes:
         small, paper: names of config files below `configs/`, with {key} in them where each arm has its own.
+        hurried: what differs at the scale small, where the config files would take too long.
         positions: at the scale smoke, the key in `POSITIONS` that all arms start from; each its own unless given.
     """
 
     small: str
     paper: str
     positions: str | None = None
+    hurried: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, arm: Arm, scale: Scale, overrides: Sequence[str] = ()) -> dict[str, Any]:
         """The settings of an arm at a scale, without seed and warm start."""
         if scale == "smoke":
             found = embedded(self.positions or arm.key)
         else:
-            found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)), overrides)
-        found = merge(found, arm.settings)
+            found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)))
+        found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
         found.pop("init_from", None)
-        return found
+        return changed(found, overrides)

@@ -17,7 +17,7 @@ from ..report.page import write_report
 from ..report.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.embedded import Embedded, generate
-from ..training.records import CONFIG
+from ..training.records import CONFIG, RunFolder
 from . import capabilities, heatmaps, pretrained
 from .arms import Arm, embedded
 from .machine import Runs, run_all
@@ -32,6 +32,10 @@ ARMS = [
     Arm("recurrent", "recurrent"),
 ]
 SEED = 0
+EDGES = [40, 60, 80, 120]
+"""Bins of source length; training sources end before the first edge."""
+LONGEST = 16
+"""Items of the longest test lines; training lines have up to three."""
 
 
 def settings(updates: int) -> dict[str, dict[str, Any]]:
@@ -41,8 +45,9 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
             "embedded": {
                 "train": {"pairs": 20_000, "longest": 3},
                 "valid": {"pairs": 50, "longest": 3},
-                "test": {"pairs": 300, "longest": 12},
-            }
+                "test": {"pairs": 320, "longest": LONGEST},
+            },
+            "max_source_tokens": EDGES[0] - 1,
         },
         "vocabulary": {"size": 600},
         "model": {"layers": 2, "dim": 64, "feed_forward": 256, "heads": 4},
@@ -55,7 +60,7 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
             "save_every": max(updates // 8, 1),
             "log_every": 10,
         },
-        "decoding": {"length_bins": [48, 72, 96]},
+        "decoding": {"length_bins": EDGES},
     }
     return {arm.key: embedded(arm.key, **changes) for arm in ARMS}
 
@@ -83,12 +88,13 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
         _forget(out)
     console.print(
         f"\n[bold]1. Training[/bold] {len(ARMS)} small translators that differ in their positions alone, {updates} updates each, "
-        f"{workers} at a time, and testing each on lists of up to 12 items.",
+        f"{workers} at a time, and testing each on lists of up to {LONGEST} items.",
         highlight=False,
     )
     runs = run_all(ARMS, made, [SEED], out, workers=workers, console=console)
     console.print("\n[bold]2. Timing[/bold] updates of all four in turn, in one process.", highlight=False)
-    costs = _costs(made, runs, rounds, console)
+    configs = {key: TranslationConfig(**found) for key, found in made.items()}
+    costs = step_costs(configs, runs[ARMS[0].key][0], rounds=rounds, console=console)
     results = _results(runs, costs)
     console.print("\n[bold]3. What was measured[/bold]", highlight=False)
     show(results, console)
@@ -109,7 +115,7 @@ def _show_examples(made: dict[str, Any], console: Console) -> None:
     for part in ("train", "test"):
         lines = generate(config.model_copy(update={part: getattr(config, part).model_copy(update={"pairs": 20})}), part, "en", "de")
         chosen = (min if part == "train" else max)(zip(*lines, strict=True), key=lambda pair: abs(len(pair[0]) - 60))
-        words = "trained on lists of 1 to 3 items" if part == "train" else "tested on lists of up to 12"
+        words = "trained on lists of 1 to 3 items" if part == "train" else f"tested on lists of up to {LONGEST}"
         console.print(
             f"   {words}:\n     {_cut(chosen[0])}\n     → {_cut(chosen[1])}", highlight=False, markup=False, soft_wrap=True
         )
@@ -129,27 +135,19 @@ def _forget(out: Path) -> None:
             shutil.rmtree(folder)
 
 
-def _costs(made: dict[str, dict[str, Any]], runs: Runs, rounds: int, console: Console) -> dict[str, Cost]:
-    configs = {key: TranslationConfig(**found) for key, found in made.items()}
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("   timing", total=rounds * len(configs))
-        return step_costs(configs, runs[ARMS[0].key][0], rounds=rounds, done=lambda: bar.advance(task))
-
-
 def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
     labels = bins(runs)
     rows: list[list[Cell]] = []
     for arm in ARMS:
         found = runs[arm.key]
-        cells = [f"{score(found[0], 'bleu', label):.1f} / {score(found[0], 'exact', label):.0f}" for label in labels]
+        cells = [_both(found[0], label) for label in labels]
         overhead = "–" if arm is ARMS[0] else f"{100 * (costs[arm.key].ratio - 1):+.0f} %"
         rows.append([arm.name, *cells, fact(found, "position_parameters"), fact(found, "training_seconds"), overhead])
-    first = runs[ARMS[0].key][0]
     table = Table(
         title="BLEU / exact match in %, by source length in tokens",
         note=(
-            f"English → German, {sum(labels.values())} test lines; the longest training sentence has "
-            f"{first.facts()['longest']} tokens. Overhead: time of an update relative to sinusoidal, measured in turn. One seed."
+            f"English → German, {sum(labels.values())} test lines; trained on sources under {EDGES[0]} "
+            "tokens. Overhead: time of an update relative to sinusoidal, measured in turn. One seed."
         ),
         columns=[
             "positions",
@@ -160,7 +158,7 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         ],
         rows=rows,
     )
-    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "an exact match of, in %,")]
+    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "exact match in %")]
     return Results(
         item="demo",
         scale="smoke",
@@ -173,6 +171,11 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         summary=summary,
         runs=[run.path.name for found in runs.values() for run in found],
     )
+
+
+def _both(run: RunFolder, label: str) -> str:
+    bleu, exact = score(run, "bleu", label), score(run, "exact", label)
+    return "–" if bleu is None or exact is None else f"{bleu:.1f} / {exact:.0f}"
 
 
 def _pretrained(rounds: int, console: Console) -> str:

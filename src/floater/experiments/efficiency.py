@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from rich.progress import Progress
-
 from ..report.results import Cell, Results, Table
-from ..tasks.translation.config import TranslationConfig
 from .arms import Arm, Sources
 from .item import Order, Training
 from .machine import Runs
@@ -27,7 +24,12 @@ class Efficiency(Training):
     name = "efficiency"
     title = "What positions cost in training (§4.4)"
     apart = True
-    sources = Sources("translation/multi30k-flow-blocks.yaml", "translation/wmt14/en-de-base-flow-blocks.yaml", "flow-blocks")
+    sources = Sources(
+        "translation/multi30k-flow-blocks.yaml",
+        "translation/wmt14/en-de-base-flow-blocks.yaml",
+        "flow-blocks",
+        {"training": {"updates": 800, "evaluate_every": 800}},
+    )
     arms = (
         Arm("sinusoidal", "sinusoidal", settings={"positions": {"encoder": None, "sites": "input"}}),
         Arm("flow-blocks", "flow: one adaptive solve an update (ours)"),
@@ -53,7 +55,9 @@ class Efficiency(Training):
 
     def reproduce(self, order: Order) -> Results:
         arms, runs = self.runs(order)
-        costs = self._costs(order, arms, runs)
+        rounds = 3 if order.scale == "smoke" else 10
+        configs = dict(zip((arm.key for arm in arms), self.configs(order.scale, order).values(), strict=True))
+        costs = step_costs(configs, runs[arms[0].key][0], rounds=rounds, steps=CYCLE, console=order.console)
         base = mean(values) if (values := _peaks(runs, "sinusoidal")) else None
         rows: list[list[Cell]] = []
         for arm in arms:
@@ -70,7 +74,6 @@ class Efficiency(Training):
                     fact(runs[arm.key], "training_seconds"),
                 ]
             )
-        rounds = 3 if order.scale == "smoke" else 10
         table = Table(
             title=self.title,
             note=(
@@ -91,13 +94,6 @@ class Efficiency(Training):
             rows=rows,
         )
         return self.results(order, runs).model_copy(update={"tables": [table], "summary": _summary(costs)})
-
-    def _costs(self, order: Order, arms: list[Arm], runs: Runs) -> dict[str, Cost]:
-        configs = {arm.key: TranslationConfig(**self.sources.settings(arm, order.scale, order.overrides)) for arm in arms}
-        rounds = 3 if order.scale == "smoke" else 10
-        with Progress(console=order.console, transient=True) as bar:
-            task = bar.add_task("timing updates, one after the other", total=rounds * len(arms))
-            return step_costs(configs, runs[arms[0].key][0], rounds=rounds, steps=CYCLE, done=lambda: bar.advance(task))
 
 
 def _peaks(runs: Runs, key: str) -> list[float]:

@@ -14,7 +14,7 @@ from ..training.recording import positions_of
 from ..training.records import RunFolder
 from .arms import Arm, Sources
 from .item import Order, Training
-from .machine import Runs
+from .machine import Runs, job_of
 from .tables import mean
 
 KIN = ("nmt", "rnn")
@@ -58,15 +58,16 @@ class HeatMaps(Training):
         return self.results(order, runs).model_copy(update={"tables": [table]})
 
     def _borrowed(self, order: Order) -> tuple[list[Arm], Runs]:
-        """The runs of other items where all are finished with these settings, else our own."""
+        """The runs of other items where all are finished with these very settings, else our own."""
         arms = self.chosen(order)
         found: Runs = {}
         for arm in arms:
+            settings = self.sources.settings(arm, order.scale, order.overrides)
             for item in KIN:
                 folder = order.folder.parent / f"{item}-{order.scale}"
-                runs = [RunFolder(folder / f"{arm.key}-seed{seed}") for seed in order.seeds]
-                if all(run.model.is_dir() and "test" in run.scores() for run in runs):
-                    found.setdefault(arm.key, runs)
+                jobs = [job_of(arm, settings, seed, folder) for seed in order.seeds]
+                if all(job.finished() for job in jobs):
+                    found.setdefault(arm.key, [RunFolder(job.path) for job in jobs])
         missing = [arm.key for arm in arms if arm.key not in found]
         if missing:
             _, made = self.runs(dataclasses.replace(order, keys=missing))

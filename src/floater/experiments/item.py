@@ -28,7 +28,7 @@ class Order:
         workers: runs at a time.
         console: where to tell what happens.
         keys: arms to run, by key; all unless given.
-        overrides: settings to change in config files, as `training.updates=100`.
+        overrides: settings to change, as `training.updates=100`.
     """
 
     scale: Scale

@@ -54,6 +54,15 @@ class Job:
         return step, f"loss {losses[-1]:.2f}" if losses else "reading and encoding"
 
 
+def job_of(arm: Arm, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False) -> Job:
+    """The run of an arm with a seed; `several` seeds are told apart in its label."""
+    found = {**settings, "seed": seed}
+    if arm.after is not None:
+        found["init_from"] = folder / f"{arm.after}-seed{seed}"
+    label = f"{arm.name}, seed {seed}" if several else arm.name
+    return Job(label, TranslationConfig(**found), folder / f"{arm.key}-seed{seed}")
+
+
 def run_all(
     arms: Sequence[Arm],
     settings: Mapping[str, Mapping[str, Any]],
@@ -75,19 +84,12 @@ def run_all(
         console: where to tell what happens.
         apart: give each run a process of its own also where they are made one at a time.
     """
-    jobs: dict[tuple[str, int], Job] = {}
-    paths = {(arm.key, seed): folder / f"{arm.key}-seed{seed}" for arm in arms for seed in seeds}
-    for arm in arms:
-        for seed in seeds:
-            found = {**settings[arm.key], "seed": seed}
-            if arm.after is not None:
-                found["init_from"] = paths[arm.after, seed]
-            label = arm.name if len(seeds) == 1 else f"{arm.name}, seed {seed}"
-            jobs[arm.key, seed] = Job(label, TranslationConfig(**found), paths[arm.key, seed])
+    several = len(seeds) > 1
+    jobs = {(arm.key, seed): job_of(arm, settings[arm.key], seed, folder, several=several) for arm in arms for seed in seeds}
     waves = [[jobs[arm.key, seed] for seed in seeds for arm in arms if (arm.after is None) == first] for first in (True, False)]
     for wave in waves:
         _wave(wave, workers, apart, console)
-    return {arm.key: [RunFolder(paths[arm.key, seed]) for seed in seeds] for arm in arms}
+    return {arm.key: [RunFolder(jobs[arm.key, seed].path) for seed in seeds] for arm in arms}
 
 
 def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> None:
@@ -95,7 +97,7 @@ def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> N
     kept = len(jobs) - len(todo)
     if kept:
         console.print(f"{kept} of {len(jobs)} runs were finished earlier and are kept", highlight=False)
-    if workers == 1 and not apart:
+    if workers == 1 and not (apart and "RANK" not in os.environ):  # under accelerate all processes make each run together
         for job in todo:
             console.print(f"training {job.label} …", highlight=False)
             perform(job, Console(quiet=True) if os.environ.get("RANK", "0") != "0" else console)

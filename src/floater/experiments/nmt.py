@@ -6,7 +6,7 @@ from ..report.results import Results, Table
 from .arms import Arm, Sources
 from .item import Order, Training
 from .machine import Runs
-from .tables import against, best, fact, paper, scored
+from .tables import against, fact, paper, scored, verdict
 
 COLUMN = "BLEU"
 
@@ -62,9 +62,7 @@ class Translation(Training):
             ],
             rows=rows,
         )
-        leader = best(arms, lambda arm: cell.mean if (cell := scored(runs[arm.key], "bleu")) else None)
-        assert leader is not None
-        line = f"The best BLEU, {leader[1]:.2f}, has: {leader[0].name} (seeds: {len(order.seeds)})."
+        line = f"On the test set: {verdict(arms, runs, 'bleu', 'BLEU')}."
         return self.results(order, runs).model_copy(update={"tables": [table], "summary": [line]})
 
 

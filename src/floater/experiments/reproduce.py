@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from .capabilities import Capabilities
 from .checking import check
 from .efficiency import Efficiency
 from .heatmaps import HeatMaps
-from .item import Item, Order
+from .item import Item, Order, Training
 from .nmt import Translation
 from .rnn import Recurrent
 from .s2l import ShortToLong
@@ -49,10 +50,10 @@ def reproduce(
         scale: smoke, small or paper.
         out: folder of all reproductions.
         seeds: of the runs.
-        workers: runs at a time.
+        workers: runs at a time; one at the scale paper, which takes all GPUs.
         console: where to tell what happens.
         keys: arms to run; all unless given.
-        overrides: settings to change in config files.
+        overrides: settings to change, as `training.updates=100`.
         check_only: resolve all configs and build all models at full size without memory, and train nothing.
     """
     if name not in ITEMS:
@@ -61,7 +62,10 @@ def reproduce(
     if known is None:
         raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {scale!r}.")
     item = ITEMS[name]
-    order = Order(known, out / f"{name}-{scale}", seeds, workers, console, keys, overrides)
+    order = Order(known, out / f"{name}-{scale}", seeds, 1 if scale == "paper" else workers, console, keys, overrides)
+    if check_only and not item.configs(known, order):
+        console.print(f"{item.title}: trains nothing, so there is nothing to check", highlight=False)
+        return None
     if check_only:
         show(check(item, order), console)
         return None
@@ -70,6 +74,10 @@ def reproduce(
             f"The scale paper trains Transformer-base for days on GPUs, but this machine has none; `floater reproduce {name} "
             "--scale paper --check` builds everything without training, and --scale small runs here."
         )
+    if os.environ.get("RANK", "0") != "0":  # under accelerate the first process tells what all of them trained
+        if isinstance(item, Training):
+            item.runs(order)
+        return None
     threads = torch.get_num_threads()
     try:
         results = item.reproduce(order)

@@ -10,7 +10,7 @@ from ..training.records import RunFolder
 from .arms import Arm, Sources
 from .capabilities import shared_parameters
 from .item import Order, Training
-from .tables import best, fact, paper, scored
+from .tables import fact, paper, scored, verdict
 
 BLEU, PARAMETERS = "BLEU", "parameters"
 
@@ -62,9 +62,7 @@ class Recurrent(Training):
                 for arm in arms
             ],
         )
-        leader = best(arms, lambda arm: cell.mean if (cell := scored(runs[arm.key], "bleu")) else None)
-        assert leader is not None
-        line = f"The best BLEU, {leader[1]:.2f}, has: {leader[0].name}."
+        line = f"On the test set: {verdict(arms, runs, 'bleu', 'BLEU')}."
         return self.results(order, runs).model_copy(update={"tables": [table], "summary": [line]})
 
 

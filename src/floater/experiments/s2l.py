@@ -6,7 +6,7 @@ from ..report.results import Cell, Results, Table
 from .arms import Arm, Sources
 from .item import Order, Training
 from .machine import Runs
-from .tables import best, bins, by_length, fact, scored
+from .tables import bins, by_length, fact, scored, verdict
 
 
 class ShortToLong(Training):
@@ -77,9 +77,5 @@ def twice_table(arms: list[Arm], runs: Runs) -> Table:
 
 def leaders(arms: list[Arm], runs: Runs, metric: str, name: str) -> list[str]:
     """Who leads in each bin."""
-    found = []
-    for label, count in bins(runs).items():
-        leader = best(arms, lambda arm, label=label: cell.mean if (cell := scored(runs[arm.key], metric, label)) else None)  # type: ignore[misc]
-        if leader is not None:
-            found.append(f"{label} tokens ({count} sentences): {leader[0].name} leads with {name} {leader[1]:.1f}.")
-    return found
+    found = ((label, count, verdict(arms, runs, metric, name, label)) for label, count in bins(runs).items())
+    return [f"{label} tokens ({count} sentences): {words}." for label, count, words in found if words is not None]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from ..tasks.translation.batches import Collate, TokenBatches
@@ -38,7 +40,7 @@ def step_costs(
     *,
     rounds: int,
     steps: int = 1,
-    done: Callable[[], None] = lambda: None,
+    console: Console,
 ) -> dict[str, Cost]:
     """Time updates of models that differ in their positions or in how these are trained.
 
@@ -47,7 +49,7 @@ def step_costs(
         folder: a run whose vocabulary to use.
         rounds: how often each model gets a turn; the order is drawn anew in each round.
         steps: updates a turn; as many as a cycle, where something happens in every k-th update only.
-        done: called after each turn.
+        console: where to show a bar.
     """
     prepared = prepare(next(iter(configs.values())), folder)
     collate = Collate(prepared.vocabulary.pad, prepared.vocabulary.start)
@@ -62,12 +64,11 @@ def step_costs(
         order = random.Random(0)
         for learner in learners.values():
             learner.learn(_WARM)
-        for _ in range(rounds):
+        for _ in track(range(rounds), "timing updates in turn", console=console, transient=True, disable=not console.is_terminal):
             for name in order.sample(list(learners), len(learners)):
                 begun = time.perf_counter()
                 learners[name].learn(steps)
                 times[name].append((time.perf_counter() - begun) / steps)
-                done()
     finally:
         torch.set_num_threads(threads)
     medians = {name: statistics.median(values) for name, values in times.items()}

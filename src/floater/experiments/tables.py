@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -23,9 +23,13 @@ def mean(values: Iterable[float]) -> Mean:
 
 def score(run: RunFolder, metric: str, label: str | None = None) -> float | None:
     """What a run scored on its test set, or in one bin of it; None for a bin without a sentence."""
-    scores = run.scores()["test"]
-    part = scores if label is None else scores["bins"][label]
+    part = _part(run, label)
     return float(part[metric]["score"]) if metric in part else None
+
+
+def _part(run: RunFolder, label: str | None) -> dict[str, Any]:
+    scores: dict[str, Any] = run.scores()["test"]
+    return scores if label is None else scores["bins"][label]
 
 
 def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> Mean | None:
@@ -67,10 +71,10 @@ def by_length(arms: Sequence[Arm], runs: Runs, metric: str, title: str, label: s
     return Figure(title=title, x_label="source length, tokens", y_label=label, x=list(names), series=series)
 
 
-def _spread(runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str) -> float | None:
+def _spread(runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str | None) -> float | None:
     if cell is None or cell.deviation is not None:
         return None if cell is None else cell.deviation
-    found: float | None = runs[0].scores()["test"]["bins"][label][metric]["interval"]
+    found: float | None = _part(runs[0], label)[metric]["interval"]
     return found
 
 
@@ -114,15 +118,29 @@ def cell_text(cell: object) -> str:
         text = _number(cell.mean)
         return text if cell.deviation is None else f"{text} ± {_number(cell.deviation)}"
     if isinstance(cell, Paper):
-        return f"\\[{_number(cell.paper)}]"
+        return f"[{_number(cell.paper)}]"
     return _number(cell) if isinstance(cell, int | float) else str(cell)
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000) else f"{value:.2f}"
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) >= 1000)
+    return f"{int(value):,}" if whole else f"{value:.2f}"
 
 
-def best(arms: Sequence[Arm], value: Callable[[Arm], float | None]) -> tuple[Arm, float] | None:
-    """The arm with the largest value."""
-    found = [(arm, number) for arm in arms if (number := value(arm)) is not None]
-    return max(found, key=lambda pair: pair[1]) if found else None
+def verdict(arms: Sequence[Arm], runs: Runs, metric: str, name: str, label: str | None = None) -> str | None:
+    """Who leads, and whether by more than the spread: that of the seeds, or for one seed the interval over sentences."""
+    found = [
+        (cell.mean, _spread(runs[arm.key], cell, metric, label) or 0.0, arm.name)
+        for arm in arms
+        if (cell := scored(runs[arm.key], metric, label)) is not None
+    ]
+    if not found:
+        return None
+    first, *rest = sorted(found, reverse=True)
+    if not rest:
+        return f"{first[2]} has {name} {first[0]:.1f}"
+    second = rest[0]
+    if first[0] == second[0]:
+        return f"no arm leads; the highest {name} is {first[0]:.1f}"
+    close = " (no more than their spread)" if first[0] - second[0] <= first[1] + second[1] else ""
+    return f"{first[2]} leads with {name} {first[0]:.1f}, before {second[2]} with {second[0]:.1f}{close}"
