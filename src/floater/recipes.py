@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     place = path.parent / str(parent)
     if place.resolve() in above:
         raise ConfigError(f"{path} extends itself by way of {parent}.")
-    return _merge(_read(place, (*above, path.resolve())), found)
+    return merge(_read(place, (*above, path.resolve())), found)
 
 
 def _parse(text: str, name: str) -> Any:
@@ -71,14 +71,15 @@ def _parse(text: str, name: str) -> Any:
         raise ConfigError(f"{name}{where}: not valid YAML: {getattr(error, 'problem', None) or error}.") from None
 
 
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with other settings laid over them, part by part."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
         both = isinstance(old, dict) and isinstance(value, dict)
         # another kind of encoder, or another way to say where, brings settings of its own
         whole = both and (key in ("encoder", "sites") or "kind" in value)
-        merged[key] = _merge(old, value) if both and not whole else value  # type: ignore[arg-type]
+        merged[key] = merge(old, value) if both and not whole else value  # type: ignore[arg-type]
     return merged
 
 

@@ -26,7 +26,6 @@ from floater.training.trainer import checkpoints
 from .corpora import pairs, settings, write_config
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "translation").rglob("*.yaml"))
-SHARED = {"multi30k.yaml", "en-de-base.yaml", "en-de-large.yaml", "en-fr-base.yaml", "en-fr-large.yaml"}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -34,7 +33,7 @@ def test_every_config_is_valid(path: Path) -> None:
     found = recipes.read(path)
     config = TranslationConfig(**found)
     assert TranslationConfig(**config.dump()) == config
-    if path.name not in SHARED:
+    if "Not a recipe of its own" not in path.read_text():
         assert f"floater train configs/{path.relative_to(path.parents[path.parts[::-1].index('configs') - 1])}" in path.read_text()
 
 

@@ -149,6 +149,31 @@ class Attachment(nn.Module):
         """Number of sites, over all stacks."""
         return len(self._plan.owners)
 
+    def site_names(self) -> list[str]:
+        """What to call each site, in the order of `site_tables`."""
+        return self._plan.names(self.sites.kind)
+
+    @torch.no_grad()
+    def site_tables(self, length: int) -> Tensor | None:
+        """Encodings [length, sites, dim] of positions 0, 1, …, over all stacks; None for an encoder that adds nothing."""
+        if isinstance(next(iter(self.encoders.values())), Rotary | NoPosition):
+            return None
+        return self._joined({name: table[:length] for name, table in self.tables(length).items()})
+
+    @torch.no_grad()
+    def own_table(self, length: int) -> Tensor | None:
+        """The model's own encodings [length, dim], as long as its table goes; None where it has none, or lost it."""
+        for stack in self._plan.stacks:
+            own = self._own.get(stack.name)
+            if own is not None and not own.replace:
+                return own.rows(length, self._own_offset(stack))
+        return None
+
+    def _own_offset(self, stack: StackPlaces) -> int:
+        """Rows of the model's own table before that of position 0."""
+        behind = (1 if self.padding is None else self.padding) + 1 if self.layout.rule == "padding" else 0
+        return stack.layout.own_offset + behind
+
     def num_parameters(self) -> int:
         """Parameters that the attachment adds to its model."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -273,9 +298,7 @@ class Attachment(nn.Module):
         """Raise if the model's own table, where it is kept, ends before these positions."""
         own = self._own.get(stack)
         if own is not None and own.kind == "learned" and not own.replace:
-            offset = self.stack(stack).layout.own_offset
-            if self.layout.rule == "padding":
-                offset += (1 if self.padding is None else self.padding) + 1
+            offset = self._own_offset(self.stack(stack))
             limit = own.limit(offset)
             if isinstance(places.index, Span):
                 own.check(places.index.first + places.index.length, offset)
@@ -292,11 +315,13 @@ class Attachment(nn.Module):
         return Passage(self._axis(session, own), None if source is None else self._axis(session, source))
 
     def _axis(self, session: hooks.Session, places: Places) -> Axis:
-        tables = session.tables(places)
+        return Axis(self._joined(session.tables(places)), places)
+
+    def _joined(self, tables: dict[str, Tensor]) -> Tensor:
+        """One table for all sites from those of the groups."""
         if len(tables) == 1:
-            return Axis(next(iter(tables.values())), places)
-        columns = [tables[group][:, place] for group, place in self._local]
-        return Axis(torch.stack(columns, 1), places)
+            return next(iter(tables.values()))
+        return torch.stack([tables[group][:, place] for group, place in self._local], 1)
 
     def tables(self, length: int) -> dict[str, Tensor]:
         """Encodings [≥ length, sites, dim] of positions 0, 1, …, by group of sites."""

@@ -129,6 +129,15 @@ class Own:
             return None
         return len(_table(self.module)) - offset
 
+    def rows(self, length: int, offset: int) -> Tensor | None:
+        """Encodings [≤ length, dim] of positions 0, 1, …; None where they are not a table of rows."""
+        if self.kind == "learned":
+            return _table(self.module)[offset : offset + length]
+        if self.kind == "sinusoidal":
+            grown: Tensor = self.module(torch.Size((1, length)))
+            return grown
+        return None
+
     def check(self, length: int, offset: int) -> None:
         """Raise if the kept table ends before `length`."""
         limit = self.limit(offset)

@@ -64,6 +64,8 @@ class Place:
         axis: "own" for times of the stack itself, "source" for those of the other stack.
         layer: the projection, None for what enters a block.
         first: number of its first site.
+        fused: one layer makes q, k and v.
+        cross: it belongs to a decoder's attention to its encoder.
     """
 
     parts: tuple[str, ...]
@@ -71,6 +73,7 @@ class Place:
     layer: nn.Module | None
     first: int
     fused: bool = False
+    cross: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,20 @@ class Plan:
     owners: tuple[str, ...]
     """Name of the stack that each site belongs to."""
     dim: int
+
+    def names(self, kind: Kind) -> list[str]:
+        """What to call each site: "encoder input", "encoder block 2", "decoder block 1 cross k"."""
+        found = [""] * len(self.owners)
+        for stack in self.stacks:
+            for block in stack.blocks:
+                for place in block.places:
+                    cross = " cross" if place.cross else ""
+                    for number, part in enumerate(place.parts, place.first):
+                        letter = "" if part == "x" else f" {part}"
+                        found[number] = (
+                            f"{stack.name} input" if kind == "input" else f"{stack.name} block {block.number}{cross}{letter}"
+                        )
+        return found
 
 
 def make_plan(base: nn.Module, layout: Layout, sites: Sites, additive: bool) -> Plan:
@@ -177,7 +194,7 @@ class _Builder:
                 name = f"{paths[part]} of block {number}"
                 self._check_width(out_width(layer, name) // (3 if fused else 1), name)
                 axis: Literal["own", "source"] = "source" if cross and part in ("k", "v") else "own"
-                yield Place(parts, axis, layer, self._count(stack, number, len(parts)), fused)
+                yield Place(parts, axis, layer, self._count(stack, number, len(parts)), fused, cross)
 
     def _count(self, stack: str, number: int, sites: int) -> int:
         first = len(self.numbers)

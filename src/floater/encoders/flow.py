@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..dynamics import ActivationName, MLPDynamics
 from ..errors import ArgumentError
-from ..ode import Dopri5, Trajectory, outside_graphs
+from ..ode import RK4, Dopri5, Midpoint, Trajectory, outside_graphs
 from ..ode import Solver as AnySolver
 from ..times import check_times
 from .base import Count, Encoder, EncoderConfig, Positive
@@ -34,10 +34,14 @@ class FlowConfig(EncoderConfig):
     """Standard deviation of the initial p(start); 0 starts at the origin."""
     horizon: Positive | None = None
     """Bounded view of time: h sees T·tanh(t/T). Off unless given."""
+    solver: Literal["dopri5", "rk4", "midpoint"] = "dopri5"
+    """How to solve: with steps that adapt, or with the fixed steps of the paper's Appendix B.1."""
     rtol: Positive = 1e-4
-    """Allowed relative error of a solver step."""
+    """Allowed relative error of an adaptive step."""
     atol: Positive = 1e-5
-    """Allowed absolute error of a solver step."""
+    """Allowed absolute error of an adaptive step."""
+    steps_per_token: Count = 5
+    """Fixed steps within one Δ."""
     keep_for: Count = 1
     """Keep a solution for so many optimiser steps (the paper's cached biases). In the steps between, the encoding is a
     constant and h gets no gradient."""
@@ -55,10 +59,15 @@ class FlowConfig(EncoderConfig):
             dynamics,
             sites,
             delta=self.delta,
-            solver=Dopri5(rtol=self.rtol, atol=self.atol),
+            solver=self._solver(),
             initial_scale=self.initial_scale,
             keep_for=self.keep_for,
         )
+
+    def _solver(self) -> AnySolver:
+        if self.solver == "dopri5":
+            return Dopri5(rtol=self.rtol, atol=self.atol)
+        return {"rk4": RK4, "midpoint": Midpoint}[self.solver](self.delta / self.steps_per_token)
 
 
 class Flow(Encoder):

@@ -18,8 +18,12 @@ from ..encoders import (
     SinusoidalConfig,
 )
 from ..errors import LengthError
+from ..report.results import Cell, Results, Table
+from .item import Item, Order
 
 TRAINED_LENGTH = 64
+PAPER = {"Sinusoidal": "yes, no, yes", "Learned table": "no, yes, no", "FLOATER (flow)": "yes, yes, yes"}
+"""Table 1 of the paper, as far as its rows are here."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def check(name: str, sites: int, dim: int, length: int) -> Capability:
         data_driven=_learns(encoder, length),
         parameter_efficient=larger.num_parameters() == encoder.num_parameters(),
         parameters=encoder.num_parameters(),
-        shared_parameters=_shared(encoder),
+        shared_parameters=shared_parameters(encoder),
     )
 
 
@@ -100,9 +104,54 @@ def _learns(encoder: Encoder, length: int) -> bool:
     return all(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
-def _shared(encoder: Encoder) -> int:
+def shared_parameters(encoder: Encoder) -> int:
+    """Parameters without the starting points, as the paper counts."""
     if isinstance(encoder, Flow):
         return encoder.dynamics_parameters()
     if isinstance(encoder, Recurrent):
         return encoder.cell_parameters()
     return encoder.num_parameters()
+
+
+class Capabilities(Item):
+    """Each cell is the outcome of a check that runs."""
+
+    name = "capabilities"
+    title = "What each encoding can do (Table 1)"
+
+    def reproduce(self, order: Order) -> Results:
+        found = table(64 if order.scale == "smoke" else 512)
+        all_three = [str(name) for name, *cells in found.rows if cells[:3] == ["yes"] * 3]
+        return Results(
+            item=self.name,
+            scale=order.scale,
+            title=f"{self.title}, scale {order.scale}",
+            tables=[found],
+            summary=[f"Inductive, learned and small at once: {', '.join(all_three)}."],
+        )
+
+
+def table(dim: int, length: int = TRAINED_LENGTH) -> Table:
+    """Table 1, from checks."""
+    mark = {True: "yes", False: "no"}
+    rows: list[list[Cell]] = [
+        [
+            row.name,
+            mark[row.inductive],
+            mark[row.data_driven],
+            mark[row.parameter_efficient],
+            row.parameters,
+            row.shared_parameters,
+            PAPER.get(row.name, "–"),
+        ]
+        for row in capabilities(6, dim, length)
+    ]
+    return Table(
+        title="What each encoding can do",
+        note=(
+            f"6 sites of {dim} dimensions. Inductive: serves twice {length} positions; learned: every weight gets a "
+            "gradient; small: as many weights for twice the length; of the law: without the starting points p(0)."
+        ),
+        columns=["encoding", "inductive", "learned", "small", "weights", "of the law", "the paper says"],
+        rows=rows,
+    )

@@ -2,11 +2,11 @@
 
 from .activations import ACTIVATIONS as ACTIVATIONS
 from .activations import Activation as Activation
+from .compiled import fastest as fastest
 from .fields import CallableField as CallableField
 from .fields import Dynamics as Dynamics
 from .fields import Field as Field
 from .path import Path as Path
-from .perceptrons import perceptron as perceptron
 from .solve import Gradient as Gradient
 from .solve import ProvidesField as ProvidesField
 from .solve import Trajectory as Trajectory

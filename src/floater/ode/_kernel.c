@@ -304,6 +304,87 @@ WIDE static void measure(void *job, long number, long threads) {
     }
 }
 
+typedef struct {
+    Team team;
+    const float *first, *second; /* as in Forward, or in Reverse */
+    const float *shift, *level;  /* what time and biases add [hidden] and [dim]; a reverse has none */
+    float *kept;                 /* of each trajectory the state, then act(·) [rows, dim + hidden] */
+    float *slope;                /* of the state, or its cotangent [size] */
+    float *inner, *out;          /* of a reverse: cotangents of W1·p + shift [rows·hidden] and of the state [size] */
+} Stage;
+
+WIDE static void stage(void *job, long number, long threads) {
+    Stage *f = job;
+    Team *team = &f->team;
+    long dim = team->dim, hidden = team->hidden, both = dim + hidden, d0, d1, h0, h1, met = 0;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
+    Block x = {f->kept, both}, z = {f->kept + dim, both}, slope = {f->slope, dim};
+    product(team, f->first, dim, x, z, ACTIVATE, f->shift, z, h0, h1);
+    meet(team, threads, &met);
+    product(team, f->second, hidden, z, slope, SHIFT, f->level, slope, d0, d1);
+}
+
+WIDE static void unstage(void *job, long number, long threads) {
+    Stage *r = job;
+    Team *team = &r->team;
+    long dim = team->dim, hidden = team->hidden, d0, d1, h0, h1, met = 0;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
+    Block slope = {r->slope, dim}, inner = {r->inner, hidden}, out = {r->out, dim}, z = {r->kept + dim, dim + hidden};
+    product(team, r->second, dim, slope, inner, DERIVE, z.at, z, h0, h1);
+    meet(team, threads, &met);
+    product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
+}
+
+#define CHUNK 1024 /* columns whose rows stay in the nearest cache */
+
+typedef struct {
+    Team team;
+    const float *weights, *rows; /* [count, depth] and [depth, size] */
+    float *out;                  /* [count, size] */
+    long count, depth, size;
+} Mix;
+
+/* R rows of weights · rows, over some columns; every element is one sum from the first row to the last. */
+#define MIX(R)                                                                                                          \
+    INLINE void mix##R(const Mix *m, long row, long first, long last) {                                                 \
+        for (long i = first; i < last; i += 16) {                                                                       \
+            v8 low[R], high[R];                                                                                         \
+            for (int r = 0; r < R; r++) low[r] = high[r] = all(0.0f);                                                   \
+            for (long k = 0; k < m->depth; k++) {                                                                       \
+                v8 b0 = load(m->rows + k * m->size + i), b1 = load(m->rows + k * m->size + i + 8);                      \
+                for (int r = 0; r < R; r++) {                                                                           \
+                    v8 a = all(m->weights[(row + r) * m->depth + k]);                                                   \
+                    low[r] += a * b0;                                                                                   \
+                    high[r] += a * b1;                                                                                  \
+                }                                                                                                       \
+            }                                                                                                           \
+            for (int r = 0; r < R; r++) {                                                                               \
+                store(m->out + (row + r) * m->size + i, low[r]);                                                        \
+                store(m->out + (row + r) * m->size + i + 8, high[r]);                                                   \
+            }                                                                                                           \
+        }                                                                                                               \
+    }
+MIX(1) MIX(2) MIX(3) MIX(4) MIX(5) MIX(6)
+
+WIDE static void mix(void *job, long number, long threads) {
+    Mix *m = job;
+    long begin, end;
+    share(m->size, number, threads, &begin, &end);
+    for (long first = begin; first < end; first += CHUNK) {
+        long last = first + CHUNK < end ? first + CHUNK : end;
+        for (long row = 0; row < m->count; row += 6) switch (m->count - row) {
+                case 1: mix1(m, row, first, last); break;
+                case 2: mix2(m, row, first, last); break;
+                case 3: mix3(m, row, first, last); break;
+                case 4: mix4(m, row, first, last); break;
+                case 5: mix5(m, row, first, last); break;
+                default: mix6(m, row, first, last);
+            }
+    }
+}
+
 /* The OpenMP runtime that torch has loaded: its threads are awake already. Without it, one thread does everything. */
 static void (*run_parallel)(void (*)(void *), void *, unsigned, unsigned);
 static int (*thread_number)(void);
@@ -334,11 +415,36 @@ static void together(Team *team) {
     }
 }
 
-/* A matrix [depth, width] by panels of 16 columns. */
+/* A matrix [depth, width] by panels of 16 columns; its rows or its columns lie in one piece. */
 void floater_pack(const float *matrix, long depth, long width, long by_row, long by_column, float *packed) {
     for (long first = 0; first < width; first += PANEL)
-        for (long k = 0; k < depth; k++)
-            for (long i = 0; i < PANEL; i++) *packed++ = matrix[k * by_row + (first + i) * by_column];
+        for (long k = 0; k < depth; k += PANEL, packed += PANEL * PANEL) {
+            const float *from = matrix + k * by_row + first * by_column;
+            if (by_column == 1)
+                for (long r = 0; r < PANEL; r++)
+                    for (long i = 0; i < PANEL; i++) packed[r * PANEL + i] = from[r * by_row + i];
+            else
+                for (long i = 0; i < PANEL; i++)
+                    for (long r = 0; r < PANEL; r++) packed[r * PANEL + i] = from[r * by_row + i * by_column];
+        }
+}
+
+/* weights [count, depth] · rows [depth, size], for few rows that are long. */
+void floater_mix(const float *weights, const float *rows, float *out, long count, long depth, long size, int threads) {
+    Mix job = {{0, 0, size, size, 0, threads, 0, mix}, weights, rows, out, count, depth, size};
+    together(&job.team);
+}
+
+void floater_stage(const float *first, const float *second, const float *shift, const float *level, float *kept, float *slope,
+                   long stages, long rows, long dim, long hidden, int relu, int threads) {
+    Stage job = {{stages, rows, dim, hidden, relu, threads, 0, stage}, first, second, shift, level, kept, slope, 0, 0};
+    together(&job.team);
+}
+
+void floater_unstage(const float *first, const float *second, float *kept, float *slope, float *inner, float *out, long stages,
+                     long rows, long dim, long hidden, int relu, int threads) {
+    Stage job = {{stages, rows, dim, hidden, relu, threads, 0, unstage}, first, second, 0, 0, kept, slope, inner, out};
+    together(&job.team);
 }
 
 void floater_forward(const float *first, const float *second, float *terms, const float *weights, const float *shifts,

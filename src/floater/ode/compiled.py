@@ -1,41 +1,38 @@
-"""A perceptron's steps by a compiled kernel, where it was built and the machine can run it.
+"""A perceptron's steps by the compiled library; without it they are made of tensor operations, with the same results to rounding.
 
-`FLOATER_KERNEL=0` leaves it aside; steps are then made of tensor operations, with the same results to rounding. The kernel's
-thin products run at full speed, so it integrates p itself: the detour over W₁p, which saves thin products but adds wide
-ones, does not pay here.
+The library's thin products run at full speed, so it integrates p itself: the detour over W₁p, which saves thin products but
+adds wide ones, does not pay here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import importlib.machinery
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .activations import Activation
-from .fields import Attempt, Perceptron, PerceptronReverse, Reverse, weigh_strain
+from .fields import Attempt, Reverse
+from .native import PANEL, at, library, mix, pack
+from .perceptron import Perceptron, PerceptronField, PerceptronReverse, weigh_strain
 
-_PANEL = 16
 _KNOWN = {"tanh": 0, "relu": 1}  # nonlinearities, as the kernel numbers them
 
 
-def serves(dim: int, hidden: int, activation: Activation, like: Tensor) -> bool:
-    """Whether the kernel can step a perceptron of this size, with states like this one."""
-    return (
+def fastest(dim: int, hidden: int, activation: Activation, like: Tensor) -> type[Perceptron]:
+    """The fastest way to step a perceptron of this size, with states like this one."""
+    served = (
         activation.name in _KNOWN
         and like.dtype == torch.float32
         and like.device.type == "cpu"
-        and dim % _PANEL == 0
-        and hidden % _PANEL == 0
+        and dim % PANEL == 0
+        and hidden % PANEL == 0
         and library() is not None
     )
+    return CompiledField if served else PerceptronField
 
 
 class CompiledField(Perceptron):
@@ -56,16 +53,18 @@ class CompiledField(Perceptron):
         return self.initial.clone()
 
     def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
-        state = kept[: self.width].view(self.rows, self.dim).clone()  # it comes in one piece
-        seen = self.view(time)
-        z = self.activation.apply_(torch.addmm(self.b1 + seen * self.v1, state, self.w1.t()))
-        torch.addmm(self.b2 + seen * self.v2, z, self.w2.t(), out=slope.view(self.rows, self.dim))
         both = kept.view(self.rows, self.dim + self.hidden)
-        both[:, : self.dim], both[:, self.dim :] = state, z
+        both[:, : self.dim] = kept[: self.width].view(self.rows, self.dim).clone()  # it comes in one piece
+        shift, level = self._shifted([time])
+        self.call("stage", (self._first, self._second, shift, level, kept, slope), 1)
+
+    def _shifted(self, times: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """What time and biases add to both layers [S, hidden] and [S, dim]."""
+        seen = torch.tensor([[1.0, self.view(time)] for time in times])
+        return seen @ self._biases[0], seen @ self._biases[1]
 
     def stages(self, times: Sequence[float], terms: Tensor, heads: Sequence[Tensor], weights: Tensor, kept: Tensor) -> None:
-        seen = torch.tensor([[1.0, self.view(time)] for time in times])
-        shifts, levels = (seen @ bias for bias in self._biases)
+        shifts, levels = self._shifted(times)
         tensors = (self._first, self._second, terms, weights, shifts, levels, kept)
         self.call("forward", tensors, len(times))
 
@@ -73,7 +72,7 @@ class CompiledField(Perceptron):
         """Run one of the kernel's functions."""
         sizes = (stages, self.rows, self.dim, self.hidden)
         function = getattr(library(), f"floater_{name}")
-        function(*map(_at, tensors), *map(ctypes.c_long, sizes), self.known, torch.get_num_threads(), *map(ctypes.c_float, more))
+        function(*map(at, tensors), *map(ctypes.c_long, sizes), self.known, torch.get_num_threads(), *map(ctypes.c_float, more))
 
     def states(self, kept: Tensor) -> Tensor:
         """p of stages, from what they kept [n, kept_width]: a row a stage and trajectory."""
@@ -84,12 +83,12 @@ class CompiledField(Perceptron):
         return kept.view(-1, self.dim + self.hidden)[:, self.dim :]
 
     def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
-        return weights @ slopes
+        return mix(weights, slopes, slopes.new_empty(len(weights), self.width))
 
     def measure(
         self, step: Attempt, weights: Tensor, slopes: Tensor, kept: Tensor, relative: float, absolute: float
     ) -> tuple[float, float, float]:
-        sums = torch.zeros(max(self.dim, self.hidden) // _PANEL, 5, dtype=torch.float64)
+        sums = torch.zeros(max(self.dim, self.hidden) // PANEL, 5, dtype=torch.float64)
         tensors = (self._first, step.error, step.before, step.after, weights, kept, self._room, sums)
         self.call("measure", tensors, len(kept), (relative, absolute))
         error, total, *squares = sums.sum(0).tolist()
@@ -123,12 +122,9 @@ class _CompiledReverse(PerceptronReverse):
         self._seen_rows = self.seen(times)
 
     def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
-        field = self._field
         slope_cotangent += spread
-        inner = self._inner[row].view(field.rows, field.hidden)
-        torch.mm(slope_cotangent.view(field.rows, field.dim), field.w2, out=inner)
-        inner.mul_(field.activation.derivative(field.outputs(self._kept[row])))
-        torch.mm(inner, field.w1, out=out.view(field.rows, field.dim))
+        rows = (self._kept[row], slope_cotangent, self._inner[row], out)
+        self._field.call("unstage", (self._first, self._second, *rows), 1)
 
     def step(
         self, base: int, tail: Tensor, reach: Tensor, slopes: Tensor, following: Tensor, spread: Tensor, shared: Tensor
@@ -151,44 +147,3 @@ class _CompiledReverse(PerceptronReverse):
         weight1 = torch.cat((self._grad1, self._slope1[1].unsqueeze(1)), 1)
         weight2 = torch.cat((self._grad2, self._slope2[1].unsqueeze(1)), 1)
         return inner_cotangent + state_cotangent, (weight1, self._slope1[0], weight2, self._slope2[0])
-
-
-def pack(matrix: Tensor) -> Tensor:
-    """A matrix [depth, width] by panels of 16 columns, as the kernel wants it."""
-    packed = torch.empty(matrix.numel())
-    sizes = (*matrix.shape, *matrix.stride())
-    library().floater_pack(_at(matrix), *map(ctypes.c_long, sizes), _at(packed))
-    return packed
-
-
-def _at(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
-_loaded: list[Any] = []
-
-
-def library() -> Any:
-    """The compiled library, None if there is none that works here or it is not wanted."""
-    if os.environ.get("FLOATER_KERNEL") == "0":
-        return None
-    if not _loaded:
-        _loaded.append(_load())
-    return _loaded[0]
-
-
-def _load() -> Any:
-    places = [Path(__file__).with_name(f"_kernel{suffix}") for suffix in importlib.machinery.EXTENSION_SUFFIXES]
-    found = next((path for path in places if path.exists()), None)
-    if found is None:
-        return None
-    try:
-        loaded = ctypes.CDLL(str(found))
-        if not loaded.floater_usable():
-            return None
-    except (OSError, AttributeError):
-        return None
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # torch's own threads; without them the kernel uses one
-        loaded.floater_threads(*(ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p) for name in names))
-    return loaded

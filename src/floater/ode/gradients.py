@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from .fields import CallableField, Dynamics
+from .native import mix, mixes
 from .path import Path, evaluate
 from .solvers import Solver
 
@@ -85,8 +86,11 @@ class _Outputs:
             out.copy_(later)
             return
         theta, cotangents = piece
-        powers = torch.from_numpy(np.vander(theta, out.shape[0] + 1, increasing=True).T.astype(self._type))
-        gathered = powers.to(out.device) @ cotangents
+        powers = torch.from_numpy(np.vander(theta, out.shape[0] + 1, increasing=True).T.astype(self._type, order="C"))
+        if mixes(cotangents):
+            gathered = mix(powers, cotangents, cotangents.new_empty(len(powers), cotangents.shape[1]))
+        else:
+            gathered = powers.to(out.device) @ cotangents
         torch.add(gathered[1:], later, out=out)
         later += gathered[0]
 
@@ -148,12 +152,14 @@ def _sweep(path: Path, outputs: _Outputs) -> tuple[Tensor, tuple[Tensor | None, 
             reverse.step(base, tail, reach, rows, from_next, spread[step], shared)
             reverse.gather(base + 1, tail[:-1])
             shared = spread[step, 0]
-        slope_cotangents[0].zero_()  # this stage belongs to the block before, or to the very beginning
+        head = slope_cotangents[0]
+        if first:
+            head.zero_()  # this stage belongs to the block before
+        else:
+            head.copy_(from_next)
+            reverse.stage(0, head, shared, tail[0])
+            reverse.gather(0, tail[:1])
         reverse.close_rows(slope_cotangents)
-    reverse.open_rows(path.stages.window(0)[:1], torch.tensor([path.start], dtype=torch.float64))
-    reverse.stage(0, from_next, shared, tail[0])
-    reverse.gather(0, tail[:1])
-    reverse.close_rows(from_next.unsqueeze(0))
     return reverse.finish(carried + tail[0], later)
 
 

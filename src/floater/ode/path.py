@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import SolverError, StateOverflow, StepSizeUnderflow, TooManySteps
 from .fields import Attempt, Field
+from .native import mix, mixes
 from .solvers import Adaptive, Solver
 
 Sink = Callable[[int, Tensor], None]
@@ -346,6 +347,9 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
         if place == begin:
             return
         fraction = (times[begin:place] - path.grid[step]) / path.lengths[step]
+        if order is None and mixes(out):
+            mix(torch.from_numpy(np.vander(fraction, len(polynomial), increasing=True)).float(), polynomial, out[begin:place])
+            return
         powers = _powers(fraction, len(polynomial)).to(out.device, out.dtype)
         for first in range(0, place - begin, _TOGETHER):
             rows = slice(begin + first, min(begin + first + _TOGETHER, place))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-Table = NDArray[np.floating]
+from .maths import Table, by_speed, limit_of
 
 
 def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", as_is: Collection[str] = ()) -> Path:
@@ -25,26 +24,36 @@ def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", as_is
         as_is: names of encodings whose dimensions stay in place; those of the others are ordered by how fast they
             change, which makes the structure visible.
     """
-    columns = 2 if len(tables) > 1 else 1
-    rows = -(-len(tables) // columns)
-    figure = Figure(figsize=(6.4 * columns, 3.6 * rows + 0.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    figure, axes = grid(len(tables))
     for axis, (name, table) in zip(axes, tables.items(), strict=False):
-        permute = name not in as_is
-        shown = table[:, _by_speed(table)] if permute else table
-        limit = float(np.quantile(np.abs(shown), 0.995)) or 1.0
-        image = axis.imshow(shown, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        heat_map(figure, axis, table, permute=name not in as_is)
         axis.set_title(name, fontsize=11)
-        axis.set_xlabel("dimension" + (" (ordered by speed)" if permute else ""), fontsize=9)
-        axis.set_ylabel("position", fontsize=9)
-        axis.tick_params(labelsize=8)
-        figure.colorbar(image, ax=axis, shrink=0.9).ax.tick_params(labelsize=8)
-    for axis in axes[len(tables) :]:
-        axis.set_visible(False)
     if title:
         figure.suptitle(title, fontsize=12)
     return save(figure, path)
+
+
+def grid(count: int, columns: int = 2) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with `count` pairs of axes in rows and columns."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(6.4 * columns, 3.6 * rows + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, list(axes[:count])
+
+
+def heat_map(figure: Figure, axis: Axes, table: Table, *, permute: bool) -> None:
+    """A table as colours, its dimensions as they are or ordered by speed."""
+    shown = table[:, by_speed(table)] if permute else table
+    limit = limit_of(shown)
+    image = axis.imshow(shown, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    axis.set_xlabel("dimension" + (" (ordered by speed)" if permute else ""), fontsize=9)
+    axis.set_ylabel("position", fontsize=9)
+    axis.tick_params(labelsize=8)
+    figure.colorbar(image, ax=axis, shrink=0.9).ax.tick_params(labelsize=8)
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -56,9 +65,3 @@ def save(figure: Figure, path: Path) -> Path:
     os.chmod(name, 0o644)
     os.replace(name, path)
     return path
-
-
-def _by_speed(table: Table) -> NDArray[np.intp]:
-    change = np.abs(np.diff(table, axis=0)).mean(0) if len(table) > 1 else np.zeros(table.shape[1])
-    spread = table.std(0)
-    return np.argsort(-change / np.maximum(spread, 1e-12), kind="stable")

@@ -10,7 +10,7 @@ from rich.console import Console
 from transformers import set_seed
 from transformers.utils import logging
 
-from .records import RunFolder
+from .records import RunFolder, peak_memory
 from .settings import TrainingSettings
 from .start import finished
 from .trainer import SafeTrainer, checkpoints, step_of
@@ -56,4 +56,5 @@ def drive(
     trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
     if trainer.is_world_process_zero():
         earlier = folder.facts().get("training_seconds", 0.0) if latest else 0.0
-        folder.note(training_seconds=round(earlier + time.perf_counter() - begun, 1), updates=trainer.state.global_step)
+        seconds = round(earlier + time.perf_counter() - begun, 1)
+        folder.note(training_seconds=seconds, updates=trainer.state.global_step, peak_memory_mb=peak_memory())

@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import RunError
 from ..files import write_text
 from ..recipes import write
@@ -41,6 +39,8 @@ class RunFolder:
 
     def begin(self, settings: dict[str, Any], facts: dict[str, Any]) -> None:
         """Write the config as resolved, and what the run was made with."""
+        import torch  # noqa: PLC0415  (run folders are read where it is not installed)
+
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.path / CONFIG, write(settings))
         command = shlex.join(["floater", *sys.argv[1:]])
@@ -72,9 +72,12 @@ class RunFolder:
         """The metrics of a run, in order."""
         path = self.path / METRICS
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if line.endswith("}"):  # a killed run may leave a broken last line
-                    yield json.loads(line)
+                    try:
+                        yield json.loads(line)
+                    except ValueError as error:
+                        raise RunError(f"{path}, line {number}: damaged: {error}.") from None
 
     def rewind(self, step: int) -> None:
         """Forget metrics of updates after `step`, which will be made again."""
@@ -92,7 +95,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise RunError(f"{path} is damaged: {error}.") from None
     return found if isinstance(found, dict) else {}
 
@@ -102,3 +105,13 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
+
+
+def peak_memory() -> float | None:
+    """The most memory that this process has held so far, in megabytes; None where the system does not tell."""
+    try:
+        import resource  # noqa: PLC0415  (not on Windows)
+    except ImportError:
+        return None
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)

@@ -67,11 +67,11 @@ def _pairs(folder: RunFolder, source: Path | None, target: Path | None) -> tuple
     if (source is None) != (target is None):
         raise ArgumentError("`--source` and `--target` belong together, but only one was given.")
     if source is not None:
-        data = config.data.model_copy(update={"hub": None, "test": Split(source=source, target=target)})
+        data = config.data.model_copy(update={"hub": None, "embedded": None, "test": Split(source=source, target=target)})
         found = corpus.load(data, "test")
         assert found is not None
         return found, source.name.removesuffix(".gz").rsplit(".", 1)[0]
-    found = corpus.load(config.data, "test")
+    found = evaluation.test_pairs(config, folder)
     if found is None:
         raise DataError(f"The config of {folder.path} names no test set; give --source and --target.")
     return found, "test"

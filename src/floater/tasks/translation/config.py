@@ -9,16 +9,19 @@ from pydantic import Field, model_validator
 
 from ...attach import Sites
 from ...config import Config
+from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
 from ...training.settings import Count, Pace, Positive, Share, TrainingSettings
 from ..placement import Placement
+from .embedded import Embedded
 
 
 class Split(Config):
-    """Where one part of the data lies: two aligned text files, or one TSV file with named columns (plain or .gz each)."""
+    """Where one part of the data lies: two aligned text files, or TSV files with named columns (plain or .gz each)."""
 
     source: Path | None = None
     target: Path | None = None
-    tsv: Path | None = None
+    tsv: Path | tuple[Path, ...] | None = None
+    """One file, or several that are joined."""
     source_column: str | None = None
     """Name of the column in the TSV file; the language unless given."""
     target_column: str | None = None
@@ -27,7 +30,7 @@ class Split(Config):
     def _one_way(self) -> Split:
         two = self.source is not None and self.target is not None
         if two == (self.tsv is not None) or (self.tsv is not None and (self.source or self.target)):
-            raise ValueError("give either `source` and `target` (two text files) or `tsv` (one file with named columns)")
+            raise ValueError("give either `source` and `target` (two text files) or `tsv` (files with named columns)")
         return self
 
 
@@ -52,10 +55,15 @@ class DataConfig(Config):
     valid: Split | None = None
     test: Split | None = None
     hub: Hub | None = None
+    embedded: Embedded | None = None
     max_tokens: Count = 256
     """Longest training sentence, in tokens of the vocabulary."""
+    max_source_tokens: Count | None = None
+    """Longest training source, in tokens, where targets may be longer; `max_tokens` holds for both."""
     min_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest training source, in tokens."""
+    min_test_tokens: Annotated[int, Field(ge=0)] = 0
+    """Shortest test source, in tokens: shorter ones are left out of the test set."""
     max_ratio: Annotated[float, Field(gt=1)] | None = None
     """Largest ratio of the two lengths of a training pair; None keeps all. WMT's usual value is 1.5."""
     max_pairs: Count | None = None
@@ -63,9 +71,9 @@ class DataConfig(Config):
 
     @model_validator(mode="after")
     def _somewhere(self) -> DataConfig:
-        if (self.hub is None) == (self.train is None):
-            raise ValueError("give either `train` (files) or `hub` (a data set of the hub)")
-        if self.hub is None and self.valid is None:
+        if sum(place is not None for place in (self.train, self.hub, self.embedded)) != 1:
+            raise ValueError("give one of `train` (files), `hub` (a data set of the hub) and `embedded` (made here)")
+        if self.train is not None and self.valid is None:
             raise ValueError("`valid` is needed beside `train`")
         return self
 
@@ -112,6 +120,18 @@ class ModelConfig(Config):
         return {key: value if (found := getattr(self, key)) is None else found for key, value in PRESETS[self.preset].items()}
 
 
+_AT_ANY_TIME = (FlowConfig, SinusoidalConfig, RotaryConfig)
+
+
+class JitterConfig(Config):
+    """Times that are moved while training, drawn anew for each batch: a model meets times that longer inputs will need."""
+
+    offset: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """All tokens of a batch, on both sides, stand up to so many tokens later."""
+    stretch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """They stand up to so many times as far apart."""
+
+
 class PositionsConfig(Placement):
     """Which encoder, where. Without an encoder the model has its own fixed sinusoid: the original Transformer."""
 
@@ -120,6 +140,14 @@ class PositionsConfig(Placement):
     own: Literal["keep", "replace"] = "replace"
     per_stack: bool = False
     """One encoder for the source and one for the target side, instead of one for both."""
+    jitter: JitterConfig | None = None
+    """Move the times while training; off unless given."""
+
+    @model_validator(mode="after")
+    def _anywhere(self) -> PositionsConfig:
+        if self.jitter is not None and not (isinstance(self.encoder, _AT_ANY_TIME) and self.own == "replace"):
+            raise ValueError("`jitter` needs an encoder that serves any time (flow, sinusoidal or rotary) and `own: replace`")
+        return self
 
 
 class TrainingConfig(TrainingSettings):
@@ -160,6 +188,8 @@ class DecodingConfig(Config):
     batch_tokens: Count = 4096
     valid_beam: Count = 1
     """Beam for the validation BLEU while training."""
+    length_bins: tuple[Count, ...] = ()
+    """Edges of bins of source length, in tokens, in which the test set is scored too."""
 
 
 class TranslationConfig(Config):

@@ -1,15 +1,17 @@
-"""Pairs of sentences from text files, TSV files or the hub, checked before anything else starts."""
+"""Pairs of sentences from text files, TSV files, the hub or the embedded corpus, checked before anything else starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ...errors import DataError
 from ...files import digest, read_lines
 from ..tables import from_hub, read_tsv
 from .config import DataConfig, Hub, Split
+from .embedded import generate
 
 Part = Literal["train", "valid", "test"]
 
@@ -37,11 +39,17 @@ def load(config: DataConfig, part: Part) -> Pairs | None:
     """One part of the data, None if the config does not name it."""
     if config.hub is not None:
         return _from_hub(config.hub, getattr(config.hub, part), config.source, config.target)
+    if config.embedded is not None:
+        made = config.embedded
+        name = f"embedded {', '.join(made.items)}, seed {made.seed}, {part}"
+        return Pairs(*generate(made, part, config.source, config.target), name)
     split: Split | None = getattr(config, part)
     if split is None:
         return None
     if split.tsv is not None:
-        return _from_tsv(split, config.source, config.target)
+        files = (split.tsv,) if isinstance(split.tsv, Path) else split.tsv
+        columns = split.source_column or config.source, split.target_column or config.target
+        return _joined([_from_tsv(path, *columns) for path in files])
     assert split.source is not None
     assert split.target is not None
     source, target = read_lines(split.source), read_lines(split.target)
@@ -52,11 +60,17 @@ def load(config: DataConfig, part: Part) -> Pairs | None:
     return Pairs(source, target, f"{split.source} | {split.target}")
 
 
-def _from_tsv(split: Split, source: str, target: str) -> Pairs:
-    assert split.tsv is not None
-    table = read_tsv(split.tsv)
-    source, target = split.source_column or source, split.target_column or target
-    return Pairs(table.column(source), table.column(target), str(split.tsv))
+def _joined(parts: Sequence[Pairs]) -> Pairs:
+    return Pairs(
+        [line for part in parts for line in part.source],
+        [line for part in parts for line in part.target],
+        " + ".join(part.name for part in parts),
+    )
+
+
+def _from_tsv(path: Path, source: str, target: str) -> Pairs:
+    table = read_tsv(path)
+    return Pairs(table.column(source), table.column(target), str(path))
 
 
 def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
@@ -70,9 +84,10 @@ def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
 def usable(config: DataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> list[int]:
     """Numbers of the training pairs that are neither empty, nor too long, nor too unequal. Lengths count the end token."""
     kept = []
+    widest = config.max_source_tokens or config.max_tokens
     for number, (one, other) in enumerate(zip(source, target, strict=True)):
         short, long = sorted((len(one), len(other)))
-        if short <= 1 or long > config.max_tokens or len(one) < config.min_tokens:
+        if short <= 1 or long > config.max_tokens or not config.min_tokens <= len(one) <= widest:
             continue
         if config.max_ratio is not None and long > config.max_ratio * short:
             continue
@@ -80,6 +95,7 @@ def usable(config: DataConfig, source: Sequence[Sequence[int]], target: Sequence
     if not kept:
         raise DataError(
             f"No training pair is left of {len(source):,} after the filters (min_tokens {config.min_tokens}, max_tokens "
-            f"{config.max_tokens}, max_ratio {config.max_ratio}); loosen them in `data`."
+            f"{config.max_tokens}, max_source_tokens {config.max_source_tokens}, max_ratio {config.max_ratio}); loosen them in "
+            "`data`."
         )
     return kept

@@ -12,11 +12,12 @@ from rich.progress import Progress
 from transformers.utils import logging
 
 from ...attach import from_pretrained, save_pretrained
-from ...errors import ArgumentError, RunError
+from ...errors import ArgumentError, DataError, RunError
 from ...files import new_folder, write_text
 from ...training.average import average
+from ...training.recording import record_positions
 from ...training.records import RunFolder
-from . import vocabulary
+from . import corpus, vocabulary
 from .config import TranslationConfig
 from .corpus import Pairs
 from .decoding import Translator
@@ -42,6 +43,7 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
         save_pretrained(model, aside)
     if out is None:
         folder.note(averaged=[path.name for path in chosen])
+        record_positions(folder)
     return place
 
 
@@ -57,6 +59,19 @@ def load(path: Path, model: Path | None = None) -> tuple[TranslationConfig, Tran
     trained = from_pretrained(MarianMTModel, model or folder.model)
     trained.eval()
     return config, Translator(trained, vocabulary.load(folder.vocabulary), config.decoding)
+
+
+def test_pairs(config: TranslationConfig, folder: RunFolder) -> Pairs | None:
+    """The test set of a run, without sources that are shorter than its config wants; None if it names none."""
+    found = corpus.load(config.data, "test")
+    shortest = config.data.min_test_tokens
+    if found is None or not shortest:
+        return found
+    lengths = map(len, vocabulary.load(folder.vocabulary).encode(found.source))
+    kept = [pair for pair, length in zip(found, lengths, strict=True) if length >= shortest]
+    if not kept:
+        raise DataError(f"No test source has {shortest} tokens or more; lower `min_test_tokens` of `data`.")
+    return Pairs([source for source, _ in kept], [target for _, target in kept], f"{found.name}, {shortest} tokens and more")
 
 
 def evaluate(
@@ -135,12 +150,15 @@ def compare(base: RunFolder, other: RunFolder, name: str) -> dict[str, Any]:
 def describe(scores: dict[str, Any]) -> str:
     """Scores in words."""
     lines = []
-    for key, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("paper_bleu", "paper's BLEU")):
+    for key, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "exact match"), ("paper_bleu", "paper's BLEU")):
         if key in scores:
             found = scores[key]
             more = f" ± {found['interval']:.2f}" if found["interval"] is not None else ""
             lines.append(f"{label} {found['score']:.2f}{more}  ({found['signature']})")
     for label, part in scores.get("bins", {}).items():
-        value = f"BLEU {part['bleu']['score']:.2f}, chrF {part['chrf']['score']:.2f}" if part["pairs"] else "no sentence"
+        value = "no sentence"
+        if part["pairs"]:
+            bleu, chrf, exact = (part[key]["score"] for key in ("bleu", "chrf", "exact"))
+            value = f"BLEU {bleu:.2f}, chrF {chrf:.2f}, exact match {exact:.1f} %"
         lines.append(f"  {label} tokens: {part['pairs']} sentences, {value}")
     return "\n".join(lines)

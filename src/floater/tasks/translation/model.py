@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ...attach.attachment import NAME
 from ...encoders import NoPositionConfig
 from ...errors import RunError
 from ...training.fused import linear_cross_entropy
-from .config import ModelConfig, PositionsConfig
+from .config import JitterConfig, ModelConfig, PositionsConfig
 from .vocabulary import Vocabulary
 
 
@@ -29,6 +30,7 @@ class MarianMTModel(StockModel):
     """
 
     label_smoothing = 0.0
+    jitter: JitterConfig | None = None
 
     def forward(
         self,
@@ -43,9 +45,23 @@ class MarianMTModel(StockModel):
         if labels is None or num_items_in_batch is None:
             out: Seq2SeqLMOutput = super().forward(labels=labels, **inputs)
             return out
-        hidden = self.model(**{**inputs, "use_cache": False})[0]
+        with self._moved(input_ids, decoder_input_ids):
+            hidden = self.model(**{**inputs, "use_cache": False})[0]
         total = linear_cross_entropy(hidden, self.lm_head.weight, labels, self.label_smoothing)
         return Seq2SeqLMOutput(loss=total / num_items_in_batch)  # type: ignore[arg-type]
+
+    def _moved(self, source: Tensor | None, target: Tensor | None) -> AbstractContextManager[None]:
+        """While training with `jitter`: tokens at times that are shifted and stretched by a draw."""
+        made = attachment(self)
+        if self.jitter is None or made is None or not self.training:
+            return nullcontext()
+        assert source is not None
+        assert target is not None
+        shift, further = torch.rand(2, dtype=torch.float64).tolist()
+        start = made.delta * self.jitter.offset * shift
+        pace = made.delta * (1 + (self.jitter.stretch - 1) * further)
+        of_source, of_target = (start + pace * torch.arange(ids.shape[1], dtype=torch.float64) for ids in (source, target))
+        return made.at(source=of_source, target=of_target)
 
 
 def build(config: ModelConfig, vocabulary: Vocabulary) -> MarianMTModel:

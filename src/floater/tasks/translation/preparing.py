@@ -55,6 +55,7 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
             name: part.fingerprint() for name, part in (("train", train), ("valid", valid), ("test", test)) if part is not None
         },
         "training_pairs": len(examples),
+        "longest": int(examples.lengths().max()),
         "vocabulary": len(words),
     }
     return Prepared(words, examples, valid, test, facts)

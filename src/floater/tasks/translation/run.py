@@ -12,10 +12,9 @@ from ...training.drive import drive, settle, speaker
 from ...training.records import CONFIG, RunFolder
 from ...training.start import check_start
 from ...training.trainer import SafeTrainer, checkpoints, sweep
-from . import corpus
 from .batches import TokenBatches
 from .config import TranslationConfig
-from .evaluation import average_run, describe, evaluate
+from .evaluation import average_run, describe, evaluate, test_pairs
 from .model import MarianMTModel, build, position, position_parameters, rescale, warm_start
 from .preparing import Prepared, prepare, resolved, same_data, settings
 from .trainer import make_trainer
@@ -111,7 +110,7 @@ def finish(config: TranslationConfig, folder: RunFolder, console: Console) -> No
     count = config.training.average or 1
     average_run(folder, checkpoints(folder.checkpoints)[-count:])
     console.print(f"the model is the mean of the last {len(folder.facts()['averaged'])} checkpoints", highlight=False)
-    test = corpus.load(config.data, "test")
+    test = test_pairs(config, folder)
     if test is not None:
-        scores = evaluate(folder, test, name="test", console=console)
+        scores = evaluate(folder, test, name="test", edges=config.decoding.length_bins, console=console)
         console.print(describe(scores), highlight=False)

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, with signatures, intervals and paired tests."""
+"""BLEU and chrF by sacreBLEU and exact match, with signatures, intervals and paired tests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,20 @@ class Score:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], *, draws: int = 1000) -> dict[str, Score]:
-    """Cased sacreBLEU (13a) and chrF. `draws` bootstrap samples make the interval; 0 makes none."""
-    return {name: _score(metric, hypotheses, references, draws) for name, metric in (("bleu", BLEU), ("chrf", CHRF))}
+    """Cased sacreBLEU (13a), chrF and exact match. `draws` bootstrap samples make the interval; 0 makes none."""
+    found = {name: _score(metric, hypotheses, references, draws) for name, metric in (("bleu", BLEU), ("chrf", CHRF))}
+    return {**found, "exact": exact_match(hypotheses, references, draws=draws)}
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, draws: int = 1000) -> Score:
+    """Percentage of hypotheses that are their reference, letter for letter."""
+    right = np.array([100.0 * (one == other) for one, other in zip(hypotheses, references, strict=True)])
+    if not draws or len(right) < 2:
+        return Score(float(right.mean()), None, "exact")
+    random = np.random.default_rng(_SEED)
+    means = [right[random.integers(0, len(right), len(right))].mean() for _ in range(draws)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Score(float(right.mean()), float(high - low) / 2, f"exact|bs:{draws}|seed:{_SEED}")
 
 
 def _score(metric_class: type[BLEU | CHRF], hypotheses: Sequence[str], references: Sequence[str], draws: int) -> Score:

@@ -48,7 +48,7 @@ def make_trainer(
         assert isinstance(model, MarianMTModel)
         return validate(config, model, prepared, processes, process)
 
-    model.label_smoothing = training.label_smoothing
+    model.label_smoothing, model.jitter = training.label_smoothing, config.positions.jitter
     return assemble(
         training,
         args,

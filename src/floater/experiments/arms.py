@@ -1,0 +1,122 @@
+"""What is compared: the arms of an experiment, and their settings at each scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import ConfigError
+from ..recipes import merge, read
+
+Scale = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of a comparison.
+
+    Attributes:
+        key: name of its folder, and the end of the names of its config files.
+        name: what tables call it.
+        after: key of the arm whose run it is warm-started from.
+        paper: the paper's own numbers, by column.
+        settings: what differs from the config of its key.
+    """
+
+    key: str
+    name: str
+    after: str | None = None
+    paper: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+_FLOW = {"kind": "flow", "zero_init": False, "initial_scale": 0.1}
+POSITIONS: dict[str, dict[str, Any]] = {
+    "sinusoidal": {},
+    "sinusoidal-blocks": {"encoder": {"kind": "sinusoidal", "block_term": True}, "sites": "blocks"},
+    "sinusoidal-more": {},
+    "learned": {"encoder": {"kind": "learned", "max_length": 64, "beyond": "clamp"}, "sites": "input"},
+    "learned-blocks": {"encoder": {"kind": "learned", "max_length": 64, "beyond": "clamp"}, "sites": "blocks"},
+    "recurrent": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
+    "recurrent-1-scalar": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
+    "recurrent-2-scalar": {"encoder": {"kind": "recurrent", "layers": 2}, "sites": "blocks"},
+    "recurrent-1-vector": {"encoder": {"kind": "recurrent", "input": "vector"}, "sites": "blocks"},
+    "recurrent-2-vector": {"encoder": {"kind": "recurrent", "layers": 2, "input": "vector"}, "sites": "blocks"},
+    "rotary": {"encoder": {"kind": "rotary"}, "sites": "qkv"},
+    "flow": {"encoder": _FLOW, "sites": "input"},
+    "flow-blocks": {"encoder": _FLOW, "sites": "blocks"},
+    "flow-qkv": {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
+    "flow-qkv-scratch": {"encoder": _FLOW, "sites": "qkv"},
+}
+"""Positions of the arms on embedded data; at the other scales the config files have them."""
+
+
+def embedded(key: str, **changes: Any) -> dict[str, Any]:
+    """Settings of an arm on the embedded corpus, of a size that learns within seconds; `changes` are merged in."""
+    base: dict[str, Any] = {
+        "task": "translation",
+        "data": {
+            "source": "en",
+            "target": "de",
+            "embedded": {
+                "train": {"pairs": 2000, "longest": 3},
+                "valid": {"pairs": 20, "longest": 3},
+                "test": {"pairs": 60, "longest": 10},
+                "largest": 999,
+            },
+        },
+        "vocabulary": {"size": 500},
+        "model": {"preset": "tiny", "layers": 1, "dim": 32, "feed_forward": 64, "heads": 2, "dropout": 0.0},
+        "positions": POSITIONS[key],
+        "training": {
+            "updates": 30,
+            "batch_tokens": 1024,
+            "lr": 0.005,
+            "warmup": 20,
+            "evaluate_every": 30,
+            "save_every": 10,
+            "keep": 2,
+            "average": 2,
+            "log_every": 5,
+            "tensorboard": False,
+            "threads": 1,
+        },
+        "decoding": {"beam": 1, "max_ratio": 1.5, "length_bins": [48, 96, 144]},
+    }
+    return merge(base, changes)
+
+
+def configs(name: str) -> Path:
+    """A file below `configs/`, of the present folder or of the clone that this package is used from."""
+    places = [Path("configs"), Path(__file__).parents[3] / "configs"]
+    for place in places:
+        if (place / name).is_file():
+            return place / name
+    raise ConfigError(f"configs/{name} must be a config file, but there is none; run this in a clone of the project.")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the settings of an experiment's arms come from.
+
+    Attributes:
+        small, paper: names of config files below `configs/`, with {key} in them where each arm has its own.
+        positions: at the scale smoke, the key in `POSITIONS` that all arms start from; each its own unless given.
+    """
+
+    small: str
+    paper: str
+    positions: str | None = None
+
+    def settings(self, arm: Arm, scale: Scale, overrides: Sequence[str] = ()) -> dict[str, Any]:
+        """The settings of an arm at a scale, without seed and warm start."""
+        if scale == "smoke":
+            found = embedded(self.positions or arm.key)
+        else:
+            found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)), overrides)
+        found = merge(found, arm.settings)
+        found.pop("init_from", None)
+        return found

@@ -1,0 +1,198 @@
+"""`floater demo`: what FLOATER is and whether its claims hold, measured within minutes on embedded data."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from ..errors import RunError
+from ..report.lines import line_chart
+from ..report.page import write_report
+from ..report.results import Cell, Results, Table
+from ..tasks.translation.config import TranslationConfig
+from ..tasks.translation.embedded import Embedded, generate
+from ..training.records import CONFIG
+from . import capabilities, heatmaps, pretrained
+from .arms import Arm, embedded
+from .machine import Runs, run_all
+from .s2l import leaders, twice_table
+from .steps import Cost, step_costs
+from .tables import bins, by_length, fact, score, show
+
+ARMS = [
+    Arm("sinusoidal", "sinusoidal"),
+    Arm("flow-blocks", "flow"),
+    Arm("learned", "learned"),
+    Arm("recurrent", "recurrent"),
+]
+SEED = 0
+
+
+def settings(updates: int) -> dict[str, dict[str, Any]]:
+    """Settings of each arm: small translators of short lists of numbers, dates and times, tested on long ones."""
+    changes = {
+        "data": {
+            "embedded": {
+                "train": {"pairs": 20_000, "longest": 3},
+                "valid": {"pairs": 50, "longest": 3},
+                "test": {"pairs": 300, "longest": 12},
+            }
+        },
+        "vocabulary": {"size": 600},
+        "model": {"layers": 2, "dim": 64, "feed_forward": 256, "heads": 4},
+        "training": {
+            "updates": updates,
+            "batch_tokens": 2048,
+            "lr": 0.004,
+            "warmup": 100,
+            "evaluate_every": updates,
+            "save_every": max(updates // 8, 1),
+            "log_every": 10,
+        },
+        "decoding": {"length_bins": [48, 72, 96]},
+    }
+    return {arm.key: embedded(arm.key, **changes) for arm in ARMS}
+
+
+def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int, again: bool) -> Results:
+    """Train, test, time, draw, attach to a pretrained model, and write a page.
+
+    Args:
+        out: folder for runs, figures and the page.
+        console: where to tell what happens.
+        updates: of each translator.
+        rounds: turns of each model when updates are timed, and of the pretrained model.
+        workers: translators that are trained at a time.
+        again: train anew where the folder holds the runs of an earlier demo.
+    """
+    begun = time.perf_counter()
+    torch.set_flush_denormal(True)
+    made = settings(updates)
+    console.print(
+        "[bold]FLOATER[/bold]: a position encoding is a path through space; here its law of motion, dp/dt = h(t, p), is learned.\n"
+        "Can a Transformer with such positions translate lists that are longer than any it was trained on?\n"
+    )
+    _show_examples(made["sinusoidal"], console)
+    if again:
+        _forget(out)
+    console.print(
+        f"\n[bold]1. Training[/bold] {len(ARMS)} small translators that differ in their positions alone, {updates} updates each, "
+        f"{workers} at a time, and testing each on lists of up to 12 items.",
+        highlight=False,
+    )
+    runs = run_all(ARMS, made, [SEED], out, workers=workers, console=console)
+    console.print("\n[bold]2. Timing[/bold] updates of all four in turn, in one process.", highlight=False)
+    costs = _costs(made, runs, rounds, console)
+    results = _results(runs, costs)
+    console.print("\n[bold]3. What was measured[/bold]", highlight=False)
+    show(results, console)
+    console.print("\n[bold]4. Attaching[/bold] a flow to a pretrained model.", highlight=False)
+    line = _pretrained(rounds, console)
+    console.print(line, highlight=False)
+    results = results.model_copy(update={"summary": [*results.summary, line]})
+    _draw(results, runs, out, console)
+    results.write(out)
+    write_report([out], out / "report.html", title="FLOATER: the demo")
+    seconds = time.perf_counter() - begun
+    console.print(f"   the page with all of it: [bold]{out / 'report.html'}[/bold]  ({seconds:.0f} s)", highlight=False)
+    return results
+
+
+def _show_examples(made: dict[str, Any], console: Console) -> None:
+    config = Embedded(**made["data"]["embedded"])
+    for part in ("train", "test"):
+        lines = generate(config.model_copy(update={part: getattr(config, part).model_copy(update={"pairs": 20})}), part, "en", "de")
+        chosen = (min if part == "train" else max)(zip(*lines, strict=True), key=lambda pair: abs(len(pair[0]) - 60))
+        words = "trained on lists of 1 to 3 items" if part == "train" else "tested on lists of up to 12"
+        console.print(
+            f"   {words}:\n     {_cut(chosen[0])}\n     → {_cut(chosen[1])}", highlight=False, markup=False, soft_wrap=True
+        )
+
+
+def _cut(text: str, width: int = 110) -> str:
+    return text if len(text) <= width else f"{text[:width]} …"
+
+
+def _forget(out: Path) -> None:
+    """Remove the runs of an earlier demo, and nothing else."""
+    for arm in ARMS:
+        folder = out / f"{arm.key}-seed{SEED}"
+        if folder.exists():
+            if not (folder / CONFIG).is_file():
+                raise RunError(f"{folder} must be the run of an earlier demo (with {CONFIG}), but is not; choose another --out.")
+            shutil.rmtree(folder)
+
+
+def _costs(made: dict[str, dict[str, Any]], runs: Runs, rounds: int, console: Console) -> dict[str, Cost]:
+    configs = {key: TranslationConfig(**found) for key, found in made.items()}
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("   timing", total=rounds * len(configs))
+        return step_costs(configs, runs[ARMS[0].key][0], rounds=rounds, done=lambda: bar.advance(task))
+
+
+def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
+    labels = bins(runs)
+    rows: list[list[Cell]] = []
+    for arm in ARMS:
+        found = runs[arm.key]
+        cells = [f"{score(found[0], 'bleu', label):.1f} / {score(found[0], 'exact', label):.0f}" for label in labels]
+        overhead = "–" if arm is ARMS[0] else f"{100 * (costs[arm.key].ratio - 1):+.0f} %"
+        rows.append([arm.name, *cells, fact(found, "position_parameters"), fact(found, "training_seconds"), overhead])
+    first = runs[ARMS[0].key][0]
+    table = Table(
+        title="BLEU / exact match in %, by source length in tokens",
+        note=(
+            f"English → German, {sum(labels.values())} test lines; the longest training sentence has "
+            f"{first.facts()['longest']} tokens. Overhead: time of an update relative to sinusoidal, measured in turn. One seed."
+        ),
+        columns=[
+            "positions",
+            *(f"{label} (n={count})" for label, count in labels.items()),
+            "parameters",
+            "training, s",
+            "overhead",
+        ],
+        rows=rows,
+    )
+    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "an exact match of, in %,")]
+    return Results(
+        item="demo",
+        scale="smoke",
+        title="Short to long on numbers, dates and times",
+        tables=[table, twice_table(ARMS, runs), capabilities.table(64)],
+        figures=[
+            by_length(ARMS, runs, "bleu", "BLEU by source length", "BLEU"),
+            by_length(ARMS, runs, "exact", "Exact match", "%"),
+        ],
+        summary=summary,
+        runs=[run.path.name for found in runs.values() for run in found],
+    )
+
+
+def _pretrained(rounds: int, console: Console) -> str:
+    folder = pretrained.find()
+    if folder is None:
+        return f"   This part is left out: the package {pretrained.PACKAGE} is not installed (`make demo` installs it)."
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("   timing", total=4 * rounds)
+        found = pretrained.attach_to_pretrained(folder, 4 * rounds, lambda: bar.advance(task))
+    same = "equal to the bit" if found.unchanged else "NOT equal"
+    return (
+        f"   all-MiniLM-L6-v2 with a fresh flow at {found.sites} sites ({found.parameters:,} parameters): outputs {same}. "
+        f"Baked, with encodings that are not zero, it takes {100 * found.overhead:+.1f} % time (untouched against itself: "
+        f"{100 * found.control:+.1f} %)."
+    )
+
+
+def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
+    console.print("\n[bold]5. Drawing[/bold]", highlight=False)
+    figure = line_chart(results.figures[0], out / "short-to-long.png")
+    tables = {arm.name: heatmaps.first_site(runs[arm.key][0].path)[0] for arm in ARMS}
+    maps = heatmaps.draw(tables, out / "encodings.png", "Trained position encodings (first site)")
+    console.print(f"   short to long: {figure}\n   heat maps of the encodings: {maps}", highlight=False)

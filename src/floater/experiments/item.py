@@ -1,0 +1,103 @@
+"""What an item of the paper is to the machine: a title, arms, and a way from runs to results."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from ..errors import ArgumentError, ConfigError
+from ..report.results import Results
+from ..tasks.translation.config import TranslationConfig
+from .arms import Arm, Scale, Sources
+from .machine import Runs, run_all
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a reproduction was asked for.
+
+    Attributes:
+        scale: smoke, small or paper.
+        folder: where everything goes.
+        seeds: of the runs.
+        workers: runs at a time.
+        console: where to tell what happens.
+        keys: arms to run, by key; all unless given.
+        overrides: settings to change in config files, as `training.updates=100`.
+    """
+
+    scale: Scale
+    folder: Path
+    seeds: Sequence[int]
+    workers: int
+    console: Console
+    keys: Sequence[str] = ()
+    overrides: Sequence[str] = field(default_factory=list)
+
+
+class Item(ABC):
+    """A table or figure of the paper."""
+
+    name: str
+    title: str
+
+    @abstractmethod
+    def reproduce(self, order: Order) -> Results:
+        """Measure what the paper shows."""
+
+    def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
+        """The settings of the runs it needs, by name, warm starts left out; empty for an item that trains nothing."""
+        return {}
+
+
+class Training(Item):
+    """An item that compares trained models."""
+
+    arms: tuple[Arm, ...]
+    sources: Sources
+    apart = False
+    """Whether each run needs a process of its own, as where memory is measured."""
+
+    def chosen(self, order: Order) -> list[Arm]:
+        """The arms of an order; the ones they are warm-started from must be among them."""
+        if not order.keys:
+            return [arm for arm in self.arms if self.offered(arm, order.scale)]
+        known = {arm.key: arm for arm in self.arms}
+        found = [known.get(key, Arm(key, key)) for key in order.keys]
+        for arm in found:
+            if arm.after is not None and arm.after not in order.keys:
+                raise ArgumentError(f"`--arms` must have {arm.after} too, from which {arm.key} is warm-started.")
+            if arm.key not in known and not self.offered(arm, order.scale):
+                raise ArgumentError(f"`--arms` must be among {', '.join(known)}, but has {arm.key!r}.")
+        return found
+
+    def offered(self, arm: Arm, scale: Scale) -> bool:
+        """Whether there is a config of this arm at a scale."""
+        try:
+            self.sources.settings(arm, scale)
+        except (ConfigError, KeyError):
+            return False
+        return True
+
+    def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
+        arms = [arm for arm in self.arms if self.offered(arm, scale)] if order is None else self.chosen(order)
+        overrides = () if order is None else order.overrides
+        return {arm.name: TranslationConfig(**self.sources.settings(arm, scale, overrides)) for arm in arms}
+
+    def runs(self, order: Order) -> tuple[list[Arm], Runs]:
+        """Make the runs of an order."""
+        arms = self.chosen(order)
+        settings = {arm.key: self.sources.settings(arm, order.scale, order.overrides) for arm in arms}
+        return arms, run_all(
+            arms, settings, order.seeds, order.folder, workers=order.workers, console=order.console, apart=self.apart
+        )
+
+    def results(self, order: Order, runs: Runs) -> Results:
+        """Results with title and runs filled in, tables and figures still to come."""
+        names = [Path(os.path.relpath(run.path, order.folder)).as_posix() for found in runs.values() for run in found]
+        return Results(item=self.name, scale=order.scale, title=f"{self.title}, scale {order.scale}", runs=names)

@@ -1,0 +1,128 @@
+"""From runs to cells, tables and figures of results, and from those to the terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Printed
+
+from ..report.results import Figure, Mean, Paper, Results, Series, Table
+from ..training.records import RunFolder
+from .arms import Arm
+from .machine import Runs
+
+
+def mean(values: Iterable[float]) -> Mean:
+    """Mean and standard deviation over seeds."""
+    found = list(values)
+    return Mean(mean=statistics.fmean(found), deviation=statistics.stdev(found) if len(found) > 1 else None, seeds=len(found))
+
+
+def score(run: RunFolder, metric: str, label: str | None = None) -> float | None:
+    """What a run scored on its test set, or in one bin of it; None for a bin without a sentence."""
+    scores = run.scores()["test"]
+    part = scores if label is None else scores["bins"][label]
+    return float(part[metric]["score"]) if metric in part else None
+
+
+def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> Mean | None:
+    """A score over seeds."""
+    found = [value for run in runs if (value := score(run, metric, label)) is not None]
+    return mean(found) if found else None
+
+
+def bins(runs: Runs) -> dict[str, int]:
+    """The bins of source length, and how many sentences each holds."""
+    first = next(iter(runs.values()))[0]
+    return {label: int(part["pairs"]) for label, part in first.scores()["test"].get("bins", {}).items()}
+
+
+def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
+    """A fact of the runs: itself where all agree, else its mean."""
+    found: list[Any] = [run.facts().get(name) for run in runs]
+    if any(value is None for value in found):
+        return None
+    return found[0] if len(set(found)) == 1 else mean(found)
+
+
+def by_length(arms: Sequence[Arm], runs: Runs, metric: str, title: str, label: str) -> Figure:
+    """A figure: a score in each bin of source length, a line an arm; over one seed with the interval of its sentences."""
+    names = list(bins(runs))
+    series = []
+    for arm in arms:
+        cells = [scored(runs[arm.key], metric, name) for name in names]
+        spreads = [_spread(runs[arm.key], cell, metric, name) for cell, name in zip(cells, names, strict=True)]
+        pairs = list(zip(cells, spreads, strict=True))
+        series.append(
+            Series(
+                name=arm.name,
+                y=[None if cell is None else cell.mean for cell in cells],
+                low=[None if cell is None or spread is None else cell.mean - spread for cell, spread in pairs],
+                high=[None if cell is None or spread is None else cell.mean + spread for cell, spread in pairs],
+            )
+        )
+    return Figure(title=title, x_label="source length, tokens", y_label=label, x=list(names), series=series)
+
+
+def _spread(runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str) -> float | None:
+    if cell is None or cell.deviation is not None:
+        return None if cell is None else cell.deviation
+    found: float | None = runs[0].scores()["test"]["bins"][label][metric]["interval"]
+    return found
+
+
+def against(base: RunFolder, other: RunFolder) -> str:
+    """A paired bootstrap of two runs, in a few words; kept in the scores of the other run."""
+    from ..tasks.translation.evaluation import compare  # noqa: PLC0415  (torch is slow to import)
+
+    name = f"test against {base.path.name}"
+    found = other.scores().get(name) or compare(base, other, "test")
+    other.add_scores(name, found)
+    return f"{found['difference']:+.2f} ({found['low']:+.2f} to {found['high']:+.2f}, p = {found['p_value']:.3f})"
+
+
+def paper(arm: Arm, column: str) -> Paper | None:
+    """The paper's own number, where it has one."""
+    return Paper(paper=arm.paper[column]) if column in arm.paper else None
+
+
+def show(results: Results, console: Console) -> None:
+    """Print summary and tables."""
+    for table in results.tables:
+        _show_table(table, console)
+    for line in results.summary:
+        console.print(line, highlight=False)
+
+
+def _show_table(table: Table, console: Console) -> None:
+    printed = Printed(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
+    for number, heading in enumerate(table.columns):
+        printed.add_column(heading, justify="right" if number else "left")
+    for row in table.rows:
+        printed.add_row(*map(cell_text, row))
+    console.print(printed, highlight=False)
+
+
+def cell_text(cell: object) -> str:
+    """A cell as the terminal shows it; the paper's own numbers stand in brackets."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, Mean):
+        text = _number(cell.mean)
+        return text if cell.deviation is None else f"{text} ± {_number(cell.deviation)}"
+    if isinstance(cell, Paper):
+        return f"\\[{_number(cell.paper)}]"
+    return _number(cell) if isinstance(cell, int | float) else str(cell)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000) else f"{value:.2f}"
+
+
+def best(arms: Sequence[Arm], value: Callable[[Arm], float | None]) -> tuple[Arm, float] | None:
+    """The arm with the largest value."""
+    found = [(arm, number) for arm in arms if (number := value(arm)) is not None]
+    return max(found, key=lambda pair: pair[1]) if found else None

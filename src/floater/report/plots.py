@@ -1,0 +1,92 @@
+"""`floater plot`: one kind of figure for the sites of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..errors import ArgumentError
+from ..training.positions import Positions
+from . import maths
+from .figures import grid, heat_map, save
+from .maths import Table
+
+MOST = 12
+"""Sites that one figure shows."""
+
+
+def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Path:
+    """Draw the sites of a model.
+
+    Args:
+        positions: the encodings; the first sites are drawn where there are more than fit.
+        kind: heatmap, trajectory, similarity or spectrum.
+        path: PNG or SVG file to write.
+        title: heading of the figure.
+    """
+    check_plot(kind, path)
+    shown = positions.sites[:MOST]
+    figure, axes = grid(len(shown), 3 if len(shown) > 4 else 2)
+    for axis, name, table in zip(axes, shown, positions.tables, strict=False):
+        KINDS[kind](figure, axis, table, positions)
+        axis.set_title(name, fontsize=10)
+        axis.tick_params(labelsize=8)
+    more = f" (the first {MOST} of {len(positions.sites)} sites)" if len(positions.sites) > MOST else ""
+    figure.suptitle(f"{title}{more}", fontsize=12)
+    return save(figure, path)
+
+
+def check_plot(kind: str, path: Path) -> None:
+    """Refuse a figure that cannot be drawn, before anything is computed."""
+    if kind not in KINDS:
+        raise ArgumentError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise ArgumentError(f"`out` must end in .png or .svg, but is {str(path)!r}.")
+
+
+def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+    heat_map(figure, axis, table, permute=True)
+    if positions.trained is not None and positions.trained < len(table):
+        axis.axhline(positions.trained - 0.5, color="black", linewidth=0.8, linestyle="--")
+
+
+def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+    points, shares = maths.plane(table)
+    x, y = points.T
+    axis.plot(x, y, color="0.7", linewidth=0.8, zorder=1)
+    dots = axis.scatter(x, y, c=np.arange(len(points)), cmap="viridis", s=9, zorder=2)
+    axis.scatter(x[:1], y[:1], facecolors="none", edgecolors="black", s=60, zorder=3)
+    axis.set_xlabel(f"first component ({100 * shares[0]:.0f} % of the variance)", fontsize=8)
+    axis.set_ylabel(f"second ({100 * shares[1]:.0f} %)", fontsize=8)
+    figure.colorbar(dots, ax=axis, shrink=0.9, label="position").ax.tick_params(labelsize=7)
+
+
+def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+    products = maths.similarity(table)
+    limit = float(np.abs(products).max()) or 1.0
+    image = axis.imshow(products, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    axis.set_xlabel("position j", fontsize=8)
+    axis.set_ylabel("position i", fontsize=8)
+    figure.colorbar(image, ax=axis, shrink=0.9, label="p(i)·p(j)").ax.tick_params(labelsize=7)
+
+
+def _spectrum(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+    frequencies, power = maths.spectrum(table)
+    shown = power[:, maths.by_speed(table)]
+    extent = (0, table.shape[1], 0, float(frequencies[-1]))
+    image = axis.imshow(shown, aspect="auto", origin="lower", cmap="viridis", vmin=-60, vmax=0, extent=extent)
+    axis.set_xlabel("dimension (ordered by speed)", fontsize=8)
+    axis.set_ylabel("cycles a position", fontsize=8)
+    figure.colorbar(image, ax=axis, shrink=0.9, label="dB").ax.tick_params(labelsize=7)
+
+
+KINDS: dict[str, Callable[[Figure, Axes, Table, Positions], None]] = {
+    "heatmap": _heat_map,
+    "trajectory": _trajectory,
+    "similarity": _similarity,
+    "spectrum": _spectrum,
+}

@@ -1,0 +1,217 @@
+"""What a report is made from: run folders and reproductions, read without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+from ..recipes import read
+from ..training.positions import Positions
+from ..training.records import CONFIG, RunFolder
+from .results import RESULTS, Results
+
+AGAINST = " against "
+"""Between the name of a test set and that of another run, where scores.json keeps a paired test."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score with the half-width of its interval."""
+
+    score: float
+    interval: float | None
+    signature: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a run scored on one test set, by metric; `bins` holds the same by source length, where it was asked for."""
+
+    metrics: dict[str, Score]
+    bins: dict[str, tuple[int, dict[str, Score]]]
+    pairs: int | None
+    beam: int | None
+    seconds: float | None
+    data: Any
+
+    def comparable(self, other: Scored, metric: str) -> bool:
+        """Whether both were measured on the same sentences in the same way."""
+        same = (self.data, self.pairs, self.beam) == (other.data, other.pairs, other.beam)
+        return same and self.metrics[metric].signature == other.metrics[metric].signature
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A paired test of a run against another one on a test set: BLEU of the run minus that of the other."""
+
+    test: str
+    other: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read. `name` is unique in a report."""
+
+    name: str
+    path: Path
+    settings: dict[str, Any]
+    config: str
+    facts: dict[str, Any]
+    scores: dict[str, Scored]
+    paired: list[Paired]
+    curves: dict[str, list[tuple[float, float]]]
+    positions: Positions | None
+
+    def missing(self) -> str:
+        """Why there are no encodings to show."""
+        where = self.settings.get("positions")
+        encoder = where.get("encoder") if isinstance(where, dict) else None
+        kind = encoder.get("kind") if isinstance(encoder, dict) else None
+        if kind == "rotary":
+            return "Rotary encodings turn queries and keys; there is no table to show."
+        if kind == "none":
+            return "This run has no position encoding."
+        return f"Its encodings were not kept; `floater plot {self.path}` computes and keeps them."
+
+    def updates(self) -> tuple[int | None, int | None]:
+        """Updates that were made, and that were planned."""
+        plan = self.settings.get("training")
+        return whole(self.facts.get("updates")), whole(plan.get("updates")) if isinstance(plan, dict) else None
+
+
+@dataclass(frozen=True)
+class Material:
+    """Everything a report shows."""
+
+    runs: list[Run]
+    reproductions: list[tuple[Path, Results]]
+    notes: list[str] = field(default_factory=list)
+    """What could not be shown."""
+
+
+def gather(paths: Sequence[Path]) -> Material:
+    """Read run folders, reproductions (with their runs), and folders of either."""
+    runs: dict[Path, Path] = {}
+    reproductions: dict[Path, tuple[Path, Results]] = {}
+    notes = []
+    for path in (inner for given in paths for inner in _folders(given)):
+        if not (path / RESULTS).is_file():
+            runs.setdefault(path.resolve(), path)
+            continue
+        results = Results.read(path)
+        reproductions.setdefault(path.resolve(), (path, results))
+        for run in results.run_folders(path):
+            if (run / CONFIG).is_file():
+                runs.setdefault(run.resolve(), run)
+            else:
+                notes.append(f"{path.name} names the run {run}, but there is none.")
+    names = _names(list(runs))
+    found = [read_run(path, name) for path, name in zip(runs.values(), names, strict=True)]
+    notes += [f"{run.name}: {run.missing()}" for run in found if run.positions is None]
+    return Material(found, list(reproductions.values()), notes)
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    if any((path / name).is_file() for name in (CONFIG, RESULTS)):
+        yield path
+        return
+    inner = sorted(part for part in path.iterdir() if part.is_dir()) if path.is_dir() else []
+    found = [part for part in inner if any((part / name).is_file() for name in (CONFIG, RESULTS))]
+    if not found:
+        what = "but is neither" if path.exists() else "but there is none"
+        raise RunError(f"{path} must be the folder of a run (with {CONFIG}) or of a reproduction (with {RESULTS}), {what}.")
+    yield from found
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The last part of each path, and as many before it as tell them apart."""
+
+    def tail(path: Path, count: int) -> str:
+        return "/".join(path.parts[-count:])
+
+    found = []
+    for path in paths:
+        count = 1
+        while count < len(path.parts) and sum(tail(other, count) == tail(path, count) for other in paths) > 1:
+            count += 1
+        found.append(tail(path, count))
+    return found
+
+
+def read_run(path: Path, name: str) -> Run:
+    """Read one run folder."""
+    folder = RunFolder.existing(path)
+    scores = {test: entry for test, entry in folder.scores().items() if isinstance(entry, dict)}
+    return Run(
+        name=name,
+        path=path,
+        settings=read(path / CONFIG),
+        config=(path / CONFIG).read_text(encoding="utf-8"),
+        facts=folder.facts(),
+        scores={test: _scored(entry) for test, entry in scores.items() if AGAINST not in test},
+        paired=list(_paired(scores)),
+        curves=_curves(folder.metrics()),
+        positions=Positions.read(path),
+    )
+
+
+def number(value: object) -> float | None:
+    """A finite number, else None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if good else None  # type: ignore[arg-type]
+
+
+def whole(value: object) -> int | None:
+    """A finite number without its fraction, else None."""
+    found = number(value)
+    return None if found is None else int(found)
+
+
+def _scored(entry: Mapping[str, Any]) -> Scored:
+    inner = entry.get("bins")
+    bins = {
+        str(label): (whole(part.get("pairs")) or 0, _metrics(part))
+        for label, part in (inner.items() if isinstance(inner, dict) else ())
+        if isinstance(part, dict)
+    }
+    pairs, beam, seconds = whole(entry.get("pairs")), whole(entry.get("beam")), number(entry.get("seconds"))
+    return Scored(_metrics(entry), bins, pairs, beam, seconds, entry.get("data"))
+
+
+def _metrics(entry: Mapping[str, Any]) -> dict[str, Score]:
+    found = {}
+    for key, value in entry.items():
+        score = number(value.get("score")) if isinstance(value, dict) else None
+        if score is not None:
+            found[key] = Score(score, number(value.get("interval")), str(value.get("signature", "")))
+    return found
+
+
+def _paired(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[Paired]:
+    for key, entry in scores.items():
+        test, between, other = key.partition(AGAINST)
+        found = (number(entry.get(name)) for name in ("difference", "low", "high", "p_value"))
+        values = [value for value in found if value is not None]
+        if between and len(values) == 4:
+            yield Paired(test, other, values[0], values[1], values[2], values[3], str(entry.get("signature", "")))
+
+
+def _curves(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Every metric over the updates; what comes later for the same update wins."""
+    found: dict[str, dict[float, float]] = {}
+    for row in rows:
+        step = number(row.get("step"))
+        for key, value in row.items():
+            y = number(value)
+            if step is not None and y is not None and key not in ("step", "time", "epoch", "eval_seconds"):
+                found.setdefault(key, {})[step] = y
+    return {key: sorted(points.items()) for key, points in found.items() if len(points) > 1 or key.startswith("eval_")}

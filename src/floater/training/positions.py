@@ -1,0 +1,97 @@
+"""The encodings of a trained model as a file of its run folder, read without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ..errors import ArgumentError, RunError
+from ..files import write_bytes
+
+POSITIONS = "positions.safetensors"
+LONGEST = 256
+"""Positions that are kept at most."""
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Encodings of positions 0, 1, … at every site of a model.
+
+    Attributes:
+        times: [T].
+        tables: [site, T, dim].
+        sites: name of each site.
+        kind: kind of the encoder.
+        description: a few words.
+        trained: length of the longest training example, None if not known.
+    """
+
+    times: NDArray[np.floating]
+    tables: NDArray[np.floating]
+    sites: tuple[str, ...]
+    kind: str
+    description: str
+    trained: int | None = None
+
+    def site(self, name: str) -> Positions:
+        """One site alone."""
+        if name not in self.sites:
+            raise ArgumentError(f"`site` must be one of {', '.join(map(repr, self.sites))}, but is {name!r}.")
+        place = self.sites.index(name)
+        return self._with(self.times, self.tables[place : place + 1], (name,))
+
+    def first(self, length: int) -> Positions:
+        """The first `length` positions."""
+        return self._with(self.times[:length], self.tables[:, :length], self.sites)
+
+    def _with(self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]) -> Positions:
+        return Positions(times, tables, sites, self.kind, self.description, self.trained)
+
+    def write(self, folder: Path) -> Path:
+        """Write `positions.safetensors` into a folder."""
+        about = {"sites": list(self.sites), "kind": self.kind, "description": self.description, "trained": self.trained}
+        tensors: dict[str, NDArray[Any]] = {
+            "times": np.ascontiguousarray(self.times, np.float64),
+            "tables": np.ascontiguousarray(self.tables, np.float32),
+        }
+        write_bytes(folder / POSITIONS, save(tensors, {"format": FORMAT, "positions": json.dumps(about)}))
+        return folder / POSITIONS
+
+    @classmethod
+    def read(cls, folder: Path) -> Positions | None:
+        """What a folder holds, None if it holds no such file."""
+        path = folder / POSITIONS
+        if not path.exists():
+            return None
+        try:
+            with safe_open(os.fspath(path), framework="numpy") as file:
+                metadata = file.metadata() or {}
+                times, tables = file.get_tensor("times"), file.get_tensor("tables")
+            about: dict[str, Any] = json.loads(metadata["positions"])
+            trained = about["trained"]
+            found = cls(
+                times.astype(np.float64),
+                tables.astype(np.float32),
+                tuple(map(str, about["sites"])),
+                str(about["kind"]),
+                str(about["description"]),
+                None if trained is None else int(trained),
+            )
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} is damaged: {error}; remove it, and `floater plot {folder}` makes it anew.") from None
+        shape = (len(found.sites), len(found.times))
+        if tables.ndim != 3 or tables.shape[:2] != shape or 0 in tables.shape or not np.isfinite(tables).all():
+            raise RunError(
+                f"{path} must hold finite encodings [{shape[0]} sites, {shape[1]} times, dim], but holds {list(tables.shape)}; "
+                f"remove it, and `floater plot {folder}` makes it anew."
+            )
+        return found

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from floater import cli
+from floater.errors import RunError
+from floater.experiments import demo, pretrained
+from floater.report.results import Results
+
+
+@pytest.mark.slow
+def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path) -> None:
+    arguments = ["demo", "--out", str(tmp_path), "--updates", "4", "--rounds", "1", "--workers", "1"]
+    result = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    for word in ("tested on lists of up to 12", "flow", "recurrent", "overhead", "FLOATER (flow)", "report.html"):
+        assert word in result.output
+    if pretrained.find() is not None:
+        assert "outputs equal to the bit" in result.output
+    results = Results.read(tmp_path)
+    assert len(results.runs) == 4
+    for name in ("encodings.png", "short-to-long.png"):
+        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Short to long on numbers, dates and times" in page
+
+
+def test_only_runs_of_a_demo_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "learned-seed0").mkdir()
+    with pytest.raises(RunError, match=r"must be the run of an earlier demo .* choose another --out"):
+        demo.demo(tmp_path, Console(quiet=True), updates=2, rounds=1, workers=1, again=True)
+
+
+def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "find", lambda: None)
+    assert "is not installed" in demo._pretrained(1, Console(quiet=True))
+
+
+def test_mistakes_on_the_command_line_end_with_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(cli.app, ["demo", "--updates", "0"])
+    assert result.exit_code == 2
+    monkeypatch.setattr("sys.argv", ["floater", "demo", "--workers", "0"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from floater.attach import attachment
+from floater.errors import ConfigError
+from floater.tasks.translation import run
+from floater.tasks.translation.config import JitterConfig, PositionsConfig, TranslationConfig, VocabularyConfig
+from floater.tasks.translation.vocabulary import learn
+
+from .corpora import settings
+
+FLOW = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.5}, "sites": "blocks"}
+
+
+def times_seen(folder: Path, **jitter: float) -> list[torch.Tensor]:
+    """Times at which the encoder is asked in a forward of training, and in one of evaluation."""
+    config = TranslationConfig(**settings(folder, positions={**FLOW, "jitter": jitter}, model={"dropout": 0.0}))
+    words = learn(["eins zwei drei 1 2 3"] * 30, VocabularyConfig(size=270, min_frequency=1))
+    model = run.make_model(config, words)
+    model.jitter = config.positions.jitter
+    seen: list[torch.Tensor] = []
+    made = attachment(model)
+    assert made is not None
+    made.encoder.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].detach().clone()))
+    ids = torch.randint(5, 100, (2, 7))
+    for training in (True, False):
+        model.train(training)
+        model(input_ids=ids, decoder_input_ids=ids, labels=ids, num_items_in_batch=14).loss.backward()
+    return seen
+
+
+def test_times_are_moved_and_stretched_while_training_only(tmp_path: Path) -> None:
+    trained, evaluated = times_seen(tmp_path, offset=50.0, stretch=3.0)
+    first, steps = trained.flatten()[0], trained.flatten().diff()
+    assert 0 < first < 5.0
+    assert torch.allclose(steps[steps > 0], steps[0])
+    assert 0.1 < steps[0] < 0.3
+    assert torch.allclose(evaluated.flatten()[:7], 0.1 * torch.arange(7, dtype=torch.float64))
+
+
+def test_no_jitter_is_plain_training(tmp_path: Path) -> None:
+    trained, evaluated = times_seen(tmp_path, offset=0.0, stretch=1.0)
+    assert torch.allclose(trained, evaluated)
+
+
+@pytest.mark.parametrize("positions", [{}, {"encoder": {"kind": "learned"}}, {**FLOW, "own": "keep"}])
+def test_encoders_without_times_in_between_are_refused(positions: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="`jitter` needs an encoder that serves any time"):
+        PositionsConfig(**positions, jitter=JitterConfig(offset=3))
