@@ -3,31 +3,20 @@ from __future__ import annotations
 import gzip
 import io
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 
-from floater import cli, recipes
+from command_line import mistake as run
+from floater import recipes
 from floater.errors import DataError
 from floater.files import read_lines
 from floater.tasks.translation import commands, corpus
 from floater.tasks.translation.config import DataConfig, Hub
 
 from .corpora import write_config
-
-
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line a mistake ends in."""
-    monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("floater: ")]
-    assert len(lines) == 1
-    return lines[0]
 
 
 def spoil_empty(folder: Path) -> None:

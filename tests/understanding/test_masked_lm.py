@@ -14,6 +14,7 @@ from transformers import AutoModelForMaskedLM
 
 import floater
 from attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
+from command_line import said as told
 from floater.errors import ConfigError, DataError
 from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.masked_lm.commands import MaskedLanguage
@@ -23,7 +24,6 @@ from floater.tasks.understanding import run
 from floater.tasks.understanding.models import attachment_folder, choose, lacks_head, load_trained
 from floater.training.records import RunFolder
 
-from .test_runs import command
 from .worlds import WORDS, glue, masked, text, tokenizer, write_model
 
 QUIET = Console(quiet=True)
@@ -168,11 +168,11 @@ def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
     path = tmp_path / "config.yaml"
     changes = {"training": {"updates": 30, "evaluate_every": 30, "lr": 0.02}}
     path.write_text(yaml.safe_dump(masked(tmp_path, "bert with head", **changes)))
-    command(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
+    told(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert not (folder.path / "head").exists()
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
-    said = command(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
+    said = told(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
     assert "train: loss" in said
     assert (folder.path / "attachment" / "floater.safetensors").is_file()

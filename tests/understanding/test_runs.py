@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from rich.console import Console
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from floater import cli
+from command_line import mistake
+from command_line import said as told
 from floater.errors import ConfigError, RunError
 from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.understanding import compare, run
@@ -135,14 +134,14 @@ def test_evaluate_on_any_file(
     world: Path, trained: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     other = rte(tmp_path / "other.tsv", 30, 9)
-    said = command(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
+    said = told(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
     assert "other: accuracy" in said
     assert "(30 examples)" in said
     assert trained.scores()["other"]["examples"] == 30
     unlabelled = write_lines(tmp_path / "test.tsv", ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"])
-    assert "no labels, so no score" in command(monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled)
+    assert "no labels, so no score" in told(monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled)
     assert len(json.loads((trained.predictions / "test.json").read_text())) == 2
-    said = command(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
+    said = told(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
     assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in said
     assert mistake(monkeypatch, capsys, "evaluate", trained.path, "--beam", 3).endswith(
         "`--beam` belongs to translation, but " + f"{trained.path} is a run of glue; use --data."
@@ -154,7 +153,7 @@ def test_both_arms_from_one_config(
 ) -> None:
     path = tmp_path / "tiny-rte.yaml"
     path.write_text(yaml.safe_dump(glue(world, training={"updates": 2, "keep_model": False})))
-    said = command(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
     assert "| tiny-rte | valid | **accuracy** | floater |" in said
     assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", said)
     assert "before training: the arms' logits on 20 inputs are identical to the bit." in said
@@ -169,7 +168,7 @@ def test_both_arms_from_one_config(
     assert "holds runs already" in mistake(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
     monkeypatch.setattr(compare, "start", None)  # what is finished is not made again
     monkeypatch.setattr(run, "start", None)
-    assert command(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+    assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
 
 
 def test_the_look_before_training_sees_a_difference(world: Path) -> None:
@@ -230,24 +229,3 @@ def test_mistakes_end_in_one_line(
     path.write_text(yaml.safe_dump(glue(world, **changes)))
     assert message in mistake(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What a command prints, as one would read it in a wide terminal."""
-    monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
-    monkeypatch.setattr(cli, "console", Console(width=1000))
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 0, capsys.readouterr().err
-    return capsys.readouterr().out
-
-
-def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line a mistake ends in."""
-    monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("floater: ")]
-    assert len(lines) == 1
-    return lines[0]

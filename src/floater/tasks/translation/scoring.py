@@ -15,6 +15,7 @@ from sacrebleu.significance import PairedTest, Result
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from ...errors import ArgumentError
+from ..paired import Paired
 
 _SEED = 12345  # sacreBLEU's own
 
@@ -89,19 +90,6 @@ _tokenise = Tokenizer13a()  # type: ignore[no-untyped-call]
 def split_compounds(line: str) -> str:
     """Tokenised text in which a-b has become three tokens."""
     return re.sub(r"(\S)-(?=\S)", r"\1 ##AT##-##AT## ", _tokenise(line))
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Two systems on the same sentences: the difference other - base, its 95 % interval and the p-value of no difference."""
-
-    base: float
-    other: float
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    signature: str
 
 
 def paired_bootstrap(base: Sequence[str], other: Sequence[str], references: Sequence[str], *, draws: int = 1000) -> Paired:

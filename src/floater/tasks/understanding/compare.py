@@ -91,6 +91,7 @@ def summary(problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, A
                             draws=config.compare.draws,
                         )
                     ),
+                    "examples": len(table_of(folders[base][0], part)),
                     "seeds": {
                         name: [folder.scores()[part][measure]["score"] for folder in folders[name]] for name in (base, other)
                     },

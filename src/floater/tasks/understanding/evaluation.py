@@ -26,7 +26,7 @@ from ...training.trainer import checkpoints, state_of, step_of
 from .models import ATTACHMENT, load_trained
 from .predicting import judged
 from .problem import Part, Problem
-from .resampling import Paired, interval, paired_bootstrap
+from .resampling import interval, paired_bootstrap
 
 
 def evaluate(
@@ -145,9 +145,8 @@ def compare_runs(problem: Problem[Any, Any], base: RunFolder, other: RunFolder, 
     return {key: asdict(paired_bootstrap(measure, *tables)) for key, measure in problem.measures.items()}
 
 
-def difference(found: Paired | Mapping[str, Any], measure: str) -> str:
-    """A difference in words."""
-    values = asdict(found) if isinstance(found, Paired) else found
+def difference(values: Mapping[str, Any], measure: str) -> str:
+    """A paired difference in words."""
     return (
         f"{values['difference']:+.2f} {measure} (95 % {values['low']:+.2f} to {values['high']:+.2f}, p = {values['p_value']:.3f}; "
         f"{values['signature']})"

@@ -115,7 +115,7 @@ def choose(model: nn.Module, part: str) -> None:
         return
     model.requires_grad_(False)
     if part == "head":
-        kept = {id(parameter) for parameter in base.parameters()}
+        kept = {id(parameter) for module in (base, made) if module is not None for parameter in module.parameters()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) not in kept)
     elif made is not None and part == "flow":

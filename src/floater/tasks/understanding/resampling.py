@@ -6,12 +6,12 @@ A resample is how often each example counts, [draws, examples]: all draws of a m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from ...errors import ArgumentError
+from ..paired import Paired
 from .problem import Measure
 
 _SEED = 12345
@@ -97,20 +97,6 @@ def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Two arms on the same examples: their scores, the difference other - base, its 95 % interval, the p-value of no difference."""
-
-    base: float
-    other: float
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    examples: int
-    signature: str
-
-
 @lru_cache(maxsize=1)
 def counted(examples: int, draws: int) -> np.ndarray:
     """How often each example is in each resample [draws, examples]; always the same for the same numbers."""
@@ -164,6 +150,5 @@ def paired_bootstrap(measure: Measure, base: Sequence[np.ndarray], other: Sequen
         low=float(low),
         high=float(high),
         p_value=min(1.0, 2 * beyond / (draws + 1)),
-        examples=count,
         signature=f"paired bootstrap|examples:{count}|seeds:{len(base)}|draws:{draws}|seed:{_SEED}",
     )
