@@ -170,7 +170,7 @@ def test_a_killed_run_and_numbers_that_are_none(tmp_path: Path) -> None:
     (run / "run.json").write_text("{}")
     found = gather([run]).runs[0]
     assert found.curves["loss"][-1][0] == 200
-    assert found.curves["eval_bleu"][-1] == (210, 30.0)
+    assert list(found.curves["eval_bleu"][-1]) == [210, 30.0]
     assert not found.scores["test"].metrics
     page_of(tmp_path, run)
 
