@@ -169,9 +169,8 @@ def test_a_killed_run_and_numbers_that_are_none(tmp_path: Path) -> None:
         file.write('{"step": 210, "loss": NaN, "eval_bleu": 30.0}\n{"step": 220, "lo')
     (run / "run.json").write_text("{}")
     found = gather([run]).runs[0]
-    last = {name: list(points[-1]) for name, points in found.curves.items()}
-    assert last["loss"][0] == 200
-    assert last["eval_bleu"] == [210, 30.0]
+    assert found.curves["loss"][-1][0] == 200
+    assert list(found.curves["eval_bleu"][-1]) == [210, 30.0]
     assert not found.scores["test"].metrics
     page_of(tmp_path, run)
 
