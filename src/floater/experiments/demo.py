@@ -56,8 +56,8 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
             "batch_tokens": 2048,
             "lr": 0.004,
             "warmup": 100,
-            "evaluate_every": updates,
-            "save_every": max(updates // 8, 1),
+            "evaluate_every": min(350, updates),
+            "save_every": min(100, updates),  # the same for any longer demo, so that it can go on from a shorter one
             "log_every": 10,
         },
         "decoding": {"length_bins": EDGES},
