@@ -74,6 +74,7 @@ def test_trained_dynamics_move_and_are_measured(world: Path, trained: RunFolder,
     assert facts["finished"]
     assert facts["positions"] == "flow qkv"
     assert facts["data"]["train"]["rows"] == 48
+    assert (trained.path / "positions.safetensors").is_file()
     rows = json.loads((trained.predictions / "valid.json").read_text())
     assert len(rows) == 20
     assert {row["prediction"] for row in rows} <= {"entailment", "not_entailment"}

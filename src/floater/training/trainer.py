@@ -38,6 +38,7 @@ class SafeTrainer(Trainer):
         groups: keyword arguments of `parameter_groups`, all but `lr`.
         betas, eps: of Adam.
         loss: the loss of a batch, summed over its labels; the model's own unless given.
+        fused: make an update in one pass over the weights; it rounds differently.
         **kwargs: the Trainer's own.
     """
 
@@ -51,11 +52,12 @@ class SafeTrainer(Trainer):
         betas: tuple[float, float],
         eps: float,
         loss: Callable[[nn.Module, dict[str, Any]], Tensor] | None = None,
+        fused: bool = False,
         **kwargs: Any,
     ) -> None:
         self._make_loader, self._measure, self._keep = loader, measure, keep
         self._groups, self._betas, self._eps = groups, betas, eps
-        self._loss = loss
+        self._loss, self._fused = loss, fused
         self._aside: Path | None = None
         self.tokens = 0
         super().__init__(**kwargs)
@@ -76,7 +78,13 @@ class SafeTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             groups = parameter_groups(self._bare, lr=self.args.learning_rate, required=False, **self._groups)
-            self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=self._betas, eps=self._eps)
+            settings: dict[str, Any] = {
+                "lr": self.args.learning_rate,
+                "betas": self._betas,
+                "eps": self._eps,
+                "fused": self._fused or None,
+            }
+            self.optimizer = torch.optim.AdamW(groups, **settings)
         return self.optimizer
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

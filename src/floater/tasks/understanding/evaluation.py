@@ -21,6 +21,8 @@ from transformers import PreTrainedTokenizerBase
 from ...attach import attachment, save_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import new_folder, write_text
+from ...training.positions import LONGEST
+from ...training.recording import encodings
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints, state_of, step_of
 from .models import ATTACHMENT, load_trained
@@ -107,9 +109,15 @@ def finish(
         if name != "train":
             scores = evaluate(problem, model, part, tokenizer, folder, name=name, console=console)
             console.print(f"{name}: {describe(scores)}", highlight=False)
+    made = attachment(model)
+    if made is not None:
+        trained = folder.facts()["longest"]
+        shown = encodings(made, min(2 * trained, LONGEST), trained)
+        if shown is not None:
+            shown.write(folder.path)
     if training.keep_model:
         with new_folder(folder.model) as place:
-            if attachment(model) is None:
+            if made is None:
                 model.save_pretrained(place)  # type: ignore[operator]
             else:
                 save_pretrained(model, place)

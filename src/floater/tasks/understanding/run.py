@@ -163,6 +163,7 @@ def make_trainer(prepared: Prepared, model: nn.Module, pace: Pace, folder: RunFo
         folder=folder,
         console=console,
         loss=problem.loss,
+        fused=True,
     )
 
 
@@ -189,6 +190,7 @@ def _begin(folder: RunFolder, prepared: Prepared, model: nn.Module, console: Con
             "positions": config.positions.described(),
             **counts,
             "training_inputs": len(prepared.train),
+            "longest": int(prepared.train.lengths().max()),
             "batches_an_epoch": len(batches),
             "padding": round(batches.padding(), 4),
             "processes": processes,
