@@ -9,11 +9,16 @@ from typer.testing import CliRunner
 from floater import cli
 from floater.errors import RunError
 from floater.experiments import demo, pretrained
+from floater.experiments.arms import embedded
+from floater.recipes import merge
 from floater.report.results import Results
 
 
 @pytest.mark.slow
-def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path) -> None:
+def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"train": {"pairs": 300}, "valid": {"pairs": 4}, "test": {"pairs": 12, "longest": 16}}
+    small = {"data": {"embedded": few, "max_source_tokens": None}, "vocabulary": {"size": 320}, "model": {"dim": 16, "layers": 1}}
+    monkeypatch.setattr(demo, "embedded", lambda key, **changes: merge(embedded(key, **changes), small))
     arguments = ["demo", "--out", str(tmp_path), "--updates", "4", "--rounds", "1", "--workers", "1"]
     result = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
