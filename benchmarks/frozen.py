@@ -26,6 +26,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification
 
 import floater
 from baked import overhead
+from floater.files import write_text
 from floater.training import parameter_groups
 
 console = Console(stderr=True)
