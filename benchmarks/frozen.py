@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import random
 import sys
 import time
@@ -24,7 +25,8 @@ from torch import Tensor
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
 import floater
-from baked import overhead, save
+from baked import overhead
+from floater.files import write_text
 from floater.training import parameter_groups
 
 console = Console(stderr=True)
@@ -79,7 +81,7 @@ def main() -> None:
         "frozen": overhead(times["plain"], times["frozen"]),
         "control": overhead(times["plain"], times["plain again"]),
     }
-    save(arguments.out, result)
+    write_text(arguments.out, json.dumps(result, indent=1) + "\n")
     for name, label in (("frozen", "frozen dynamics"), ("control", "untouched against untouched")):
         middle, low, high = result[name]
         print(f"{label}: {100 * middle:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} %), {arguments.pairs} rounds")

@@ -41,7 +41,9 @@ def test_blocks_hold_the_whole_text_in_order() -> None:
     words = tokenizer()
     rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), words, 24)
     assert all(len(row) == 22 for row in rows[:-1])
-    assert words.decode(np.concatenate(rows)).split() == [word for line in lines for word in line.split()][: sum(map(len, rows))]
+    assert (
+        str(words.decode(np.concatenate(rows))).split() == [word for line in lines for word in line.split()][: sum(map(len, rows))]
+    )
     with pytest.raises(DataError, match="`max_length` must leave room for 4 tokens"):
         cut(Text(lines, "text"), words, 5)
     with pytest.raises(DataError, match="empty must hold at least 4 tokens of text, but holds 0"):

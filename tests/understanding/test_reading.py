@@ -62,7 +62,7 @@ def test_squad_runs_and_keeps_official_predictions(tmp_path: Path, impossible: b
     files = {
         part: write_squad(tmp_path / f"{part}.json", 16, seed, impossible=impossible) for part, seed in (("train", 1), ("valid", 2))
     }
-    settings = {
+    settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model"))},
         "data": {**files, "stride": 4, "max_question": 8, "max_train": 12},
         "max_length": 24,
@@ -83,11 +83,11 @@ def test_squad_runs_and_keeps_official_predictions(tmp_path: Path, impossible: b
 def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
     write_squad(tmp_path / "train.json", 6, 1, impossible=True)
     where = write_model(tmp_path / "model")
-    config = SquadConfig(
-        model={"name": str(where)},
-        data={"train": tmp_path / "train.json", "valid": tmp_path / "train.json", "stride": 4, "max_question": 8},
-        max_length=24,
-    )
+    settings: dict[str, Any] = {
+        "model": {"name": str(where)},
+        "data": {"train": tmp_path / "train.json", "valid": tmp_path / "train.json", "stride": 4, "max_question": 8},
+    }
+    config = SquadConfig(**settings, max_length=24)
     problem, words = SquadProblem(config), tokenizer()
     windows = problem.encode(problem.parts()["train"], words, training=True)
     batch = problem.collate(words)([windows[number] for number in range(len(windows))])
@@ -100,7 +100,7 @@ def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
 
 
 def test_race_runs_frozen_as_in_the_paper(tmp_path: Path) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model", "bert"))},
         "data": {part: write_race(tmp_path / f"{part}.jsonl", 12, seed) for part, seed in (("train", 1), ("valid", 2))},
         "max_length": 24,
@@ -121,11 +121,11 @@ def test_race_runs_frozen_as_in_the_paper(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_race_is_over_options(tmp_path: Path) -> None:
-    config = RaceConfig(
-        model={"name": str(write_model(tmp_path / "model"))},
-        data={"train": write_race(tmp_path / "train.jsonl", 3, 1), "valid": write_race(tmp_path / "valid.jsonl", 3, 2)},
-        max_length=24,
-    )
+    settings: dict[str, Any] = {
+        "model": {"name": str(write_model(tmp_path / "model"))},
+        "data": {"train": write_race(tmp_path / "train.jsonl", 3, 1), "valid": write_race(tmp_path / "valid.jsonl", 3, 2)},
+    }
+    config = RaceConfig(**settings, max_length=24)
     problem, words = RaceProblem(config), tokenizer()
     rows = problem.encode(problem.parts()["train"], words, training=True)
     batch = problem.collate(words)([rows[number] for number in range(3)])

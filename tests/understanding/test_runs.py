@@ -211,7 +211,7 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             {"model": {"name": "../no/such/folder"}},
             "`name` of `model` must be a folder with a config.json, a name on the hub",
         ),
-        ({"data": {"name": "rtx"}}, "`data.name`"),
+        ({"data": {"name": "rtx"}}, "data: `name` of DataConfig: input should be 'cola', 'sst2'"),
         ({"training": {"part": "flow"}, "positions": {"encoder": None}}, "`part` of `training` is flow, which needs an encoder"),
         ({"dynamics": "no/such/run"}, "`dynamics` must be a run or a folder with a trained encoder, but no/such/run is neither"),
         ({"trainig": {}}, "GlueConfig has no key `trainig`; did you mean `training`?"),
