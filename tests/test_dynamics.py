@@ -120,6 +120,27 @@ def test_zero_init_trains_the_first_layer_from_the_second_update_on() -> None:
     assert torch.count_nonzero(dynamics.first.weight.grad) > 0
 
 
+def test_a_pull_brings_paths_to_rest_within_their_bounds() -> None:
+    torch.manual_seed(0)
+    initial = 3 * torch.randn(2, 6, dtype=torch.float64)
+    pulled = MLPDynamics(6, init_scale=2.0, horizon=1.0, pull=4.0).double()
+    free = MLPDynamics(6, init_scale=2.0, horizon=1.0).double()
+    free.load_state_dict(pulled.state_dict())
+    t = 0.3
+    assert torch.allclose(pulled(t, initial), free(t, initial) - 4.0 * initial)
+    assert pulled.field(initial) is None
+    times = torch.arange(0, 60, 0.5, dtype=torch.float64)
+    path = floater.solve(pulled, initial, times).detach()
+    for time, state in zip(times.tolist(), path, strict=True):
+        slope, size = pulled.bounds(initial, time)
+        assert float(state.abs().max()) <= size + 1e-9
+        assert float(pulled(time, state).abs().max()) <= slope + 1e-9
+    assert pulled.bounds(initial, 1e6)[1] < 100
+    assert float((path[-1] - path[-20]).abs().max()) < 1e-3  # this draw has a resting place
+    with pytest.raises(ArgumentError, match="`pull` must be a finite number ≥ 0, but is -1"):
+        MLPDynamics(6, pull=-1)
+
+
 def test_bounds_hold() -> None:
     dynamics = MLPDynamics(16, horizon=5.0)
     nn.init.normal_(dynamics.first.bias)

@@ -42,7 +42,7 @@ Workers = Annotated[int, typer.Option(min=1, help="Runs at a time, each in a pro
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, figures and the page.")] = Path("demo"),
-    updates: Annotated[int, typer.Option(min=2, help="Updates of each translator.")] = 700,
+    updates: Annotated[int, typer.Option(min=2, help="Updates of each translator.")] = 600,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each model when updates are timed.")] = 12,
     workers: Workers = 2,
     again: Annotated[bool, typer.Option("--again", help="Train anew where the folder holds an earlier demo.")] = False,

@@ -16,13 +16,16 @@ ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
 
 
 class MLPDynamics(nn.Module):
-    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂: two linear layers that also see the time, one nonlinearity.
+    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂ - λp: two linear layers that also see the time, one nonlinearity.
 
     With `horizon=None` both layers see τ = t itself, as in the paper. Then h grows with t however bounded the
     nonlinearity is: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in the thousands after 4,096
     positions. With a horizon T they see τ = T·tanh(t/T), which is t for t ≪ T and never exceeds T. What that costs:
     past about 2T the law of motion no longer changes with time, so two stretches of text far beyond the horizon are
     told apart only by where p has come to, not by the clock. What it buys: |h| is bounded (with tanh), see `bounds`.
+
+    A pull λ > 0 (0 in the paper) draws p back to the origin, so that with a horizon |p| is bounded for all times: a path comes to
+    rest instead of leaving the region it was trained in. What that costs: the solver's fast path does not serve it.
 
     Args:
         dim: size of p.
@@ -33,6 +36,7 @@ class MLPDynamics(nn.Module):
         zero_init: start with the last layer at zero, so that h ≡ 0 exactly; gradients reach the last layer at once and
             the first from the second update on.
         horizon: bounded view of time, off unless given.
+        pull: λ, the rate at which p is drawn to the origin.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class MLPDynamics(nn.Module):
         init_scale: float = 0.5,
         zero_init: bool = False,
         horizon: float | None = None,
+        pull: float = 0.0,
     ) -> None:
         super().__init__()
         hidden = dim if hidden is None else hidden
@@ -53,9 +58,11 @@ class MLPDynamics(nn.Module):
             raise ArgumentError(f"`init_scale` must be a finite number ≥ 0, but is {init_scale!r}.")
         if horizon is not None and not (isinstance(horizon, (int, float)) and math.isfinite(horizon) and horizon > 0):
             raise ArgumentError(f"`horizon` must be a positive finite number or None, but is {horizon!r}.")
+        if not (isinstance(pull, (int, float)) and math.isfinite(pull) and pull >= 0):
+            raise ArgumentError(f"`pull` must be a finite number ≥ 0, but is {pull!r}.")
         self.dim, self.hidden = dim, hidden
         self.activation = ACTIVATIONS[activation]
-        self.init_scale, self.zero_init, self.horizon = init_scale, zero_init, horizon
+        self.init_scale, self.zero_init, self.horizon, self.pull = init_scale, zero_init, horizon, pull
         self.first = nn.Linear(dim + 1, hidden)
         self.second = nn.Linear(hidden + 1, dim)
         self.reset_parameters()
@@ -84,11 +91,12 @@ class MLPDynamics(nn.Module):
         weight1, bias1, weight2, bias2 = (tensor.to(p.dtype) for tensor in self.field_inputs())
         clock = torch.as_tensor(seen, dtype=p.dtype, device=p.device).expand(*p.shape[:-1], 1)
         z = self.activation.forward(F.linear(torch.cat((p, clock), -1), weight1, bias1))
-        return F.linear(torch.cat((z, clock), -1), weight2, bias2)
+        slope = F.linear(torch.cat((z, clock), -1), weight2, bias2)
+        return slope - self.pull * p if self.pull else slope
 
     def field(self, initial: Tensor) -> Field | None:
-        """The solver's fast path, unless a subclass changed what h is."""
-        if type(self).forward is not MLPDynamics.forward or type(self).view is not MLPDynamics.view:
+        """The solver's fast path, unless a subclass changed what h is or something pulls."""
+        if self.pull or type(self).forward is not MLPDynamics.forward or type(self).view is not MLPDynamics.view:
             return None
         weight1, bias1, weight2, bias2 = self.field_inputs()
         made = fastest(self.dim, len(bias1), self.activation, initial)
@@ -105,17 +113,21 @@ class MLPDynamics(nn.Module):
         """Upper bounds on the largest |h| at any time up to `time`, and on the largest |p(time)|.
 
         Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh); |p| may then still
-        grow in proportion to the time.
+        grow in proportion to the time, unless something pulls.
         """
         seen = abs(self.view(time))
         weight = self.second.weight.double().abs()
         z = self.activation.bound
         reach = weight[:, :-1].sum(1) * z if math.isfinite(z) else torch.full_like(weight[:, 0], math.inf)
         slope = float((reach + weight[:, -1] * seen + self.second.bias.double().abs()).max())
-        return slope, float(initial.abs().max()) + slope * time
+        begin = float(initial.abs().max())
+        if not self.pull:
+            return slope, begin + slope * time
+        left = math.exp(-self.pull * time)
+        return slope + self.pull * max(begin, slope / self.pull), begin * left + slope / self.pull * (1 - left)
 
     def extra_repr(self) -> str:
-        return f"activation={self.activation.name}, horizon={self.horizon}"
+        return f"activation={self.activation.name}, horizon={self.horizon}, pull={self.pull}"
 
 
 class LinearDynamics(nn.Module):

@@ -20,9 +20,10 @@ def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path, monkeypatc
     small = {"data": {"embedded": few, "max_source_tokens": None}, "vocabulary": {"size": 320}, "model": {"dim": 16, "layers": 1}}
     monkeypatch.setattr(demo, "embedded", lambda key, **changes: merge(embedded(key, **changes), small))
     arguments = ["demo", "--out", str(tmp_path), "--updates", "4", "--rounds", "1", "--workers", "1"]
-    result = CliRunner().invoke(cli.app, arguments, env={"COLUMNS": "160"})
+    monkeypatch.setattr(cli, "console", Console(width=80))
+    result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
-    for word in ("tested on lists of up to 16", "flow", "recurrent", "overhead", "FLOATER (flow)", "report.html"):
+    for word in ("tested on lists of up to 16", "flow", "recurrent", "cost", "FLOATER (flow)", "report.html"):
         assert word in result.output
     if pretrained.find() is not None:
         assert "outputs equal to the bit" in result.output

@@ -136,10 +136,14 @@ def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
 def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
     """x·weight + bias + added, the product accumulating onto the biases: no pass over the activations of its own.
 
-    The bias is added to all rows at once, so that its gradient is the sum that the layer itself would form, to the bit.
+    Where there may be gradients, the bias is added to all rows at once, so that its own is the sum that the layer itself would
+    form, to the bit. Graphs are spared this: it would bind their lengths.
     """
     batch, length, _ = x.shape
-    rows = (added.expand(batch, length, -1) + bias).view(batch * length, -1)
+    if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
+        rows = (added + bias).repeat(batch, 1)
+    else:
+        rows = (added.expand(batch, length, -1) + bias).view(batch * length, -1)
     return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
 
 

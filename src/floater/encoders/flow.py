@@ -34,6 +34,8 @@ class FlowConfig(EncoderConfig):
     """Standard deviation of the initial p(start); 0 starts at the origin."""
     horizon: Positive | None = None
     """Bounded view of time: h sees T·tanh(t/T). Off unless given."""
+    pull: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Rate at which h draws p back to the origin; with a horizon, paths then come to rest."""
     solver: Literal["dopri5", "rk4", "midpoint"] = "dopri5"
     """How to solve: with steps that adapt, or with the fixed steps of the paper's Appendix B.1."""
     rtol: Positive = 1e-4
@@ -54,6 +56,7 @@ class FlowConfig(EncoderConfig):
             init_scale=self.init_scale,
             zero_init=self.zero_init,
             horizon=self.horizon,
+            pull=self.pull,
         )
         return Flow(
             dynamics,

@@ -142,23 +142,19 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         found = runs[arm.key]
         cells = [_both(found[0], label) for label in labels]
         overhead = "–" if arm is ARMS[0] else f"{100 * (costs[arm.key].ratio - 1):+.0f} %"
-        rows.append([arm.name, *cells, fact(found, "position_parameters"), fact(found, "training_seconds"), overhead])
+        seconds = round(found[0].facts()["training_seconds"])
+        rows.append([arm.name, *cells, fact(found, "position_parameters"), seconds, overhead])
     table = Table(
         title="BLEU / exact match in %, by source length in tokens",
         note=(
-            f"English → German, {sum(labels.values())} test lines; trained on sources under {EDGES[0]} "
-            "tokens. Overhead: time of an update relative to sinusoidal, measured in turn. One seed."
+            f"English → German, trained on sources under {EDGES[0]} tokens, tested on {sum(labels.values())} lines "
+            f"({', '.join(map(str, labels.values()))}). Weights: of positions; seconds: of training; cost: time of an update "
+            "relative to sinusoidal, measured in turn. One seed."
         ),
-        columns=[
-            "positions",
-            *(f"{label} (n={count})" for label, count in labels.items()),
-            "parameters",
-            "training, s",
-            "overhead",
-        ],
+        columns=["positions", *labels, "weights", "seconds", "cost"],
         rows=rows,
     )
-    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "exact match in %")]
+    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "exact match in %")[:1]]
     return Results(
         item="demo",
         scale="smoke",

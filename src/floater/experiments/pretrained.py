@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging
 
 from ..attach import attach
 from ..encoders import FlowConfig
@@ -59,6 +60,7 @@ def find() -> Path | None:
 @torch.no_grad()
 def attach_to_pretrained(folder: Path, rounds: int, done: Callable[[], None] = lambda: None) -> Attached:
     """Attach a fresh flow and compare outputs; bake one that moves and time it, round by round, beside the untouched model."""
+    logging.disable_progress_bar()
     words = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     plain = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
     inputs = words(list(SENTENCES), padding=True, return_tensors="pt")
