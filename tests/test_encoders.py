@@ -433,3 +433,20 @@ def test_a_recurrent_encoder_steps_once_as_long_as_its_weights_stay() -> None:
         changed = encoder.table(20)
         assert not torch.equal(changed, first)
         assert torch.equal(changed, copy.deepcopy(encoder).table(20))
+
+
+@pytest.mark.parametrize("keep_for", [1, 3])
+def test_dynamics_off_the_fast_path_train(keep_for: int) -> None:
+    """A step of length zero changes no weight but counts as a change; then longer times are asked for."""
+    torch.manual_seed(0)
+    flow = floater.FlowConfig(pull=1.0, horizon=2.0, zero_init=False, initial_scale=0.5, keep_for=keep_for).build(2, 16).train()
+    for lr in (0.0, 0.1, 0.1, 0.0):
+        optimiser = torch.optim.SGD(flow.parameters(), lr=lr)
+        for length in (4, 40):
+            table = flow.table(length)
+            alone = floater.solve(flow.dynamics, flow.initial, torch.arange(length, dtype=torch.float64) * 0.1)
+            assert torch.allclose(table, alone, atol=1e-6)
+        optimiser.zero_grad()
+        table.square().sum().backward()
+        assert all(parameter.grad is not None for parameter in flow.parameters())
+        optimiser.step()

@@ -46,7 +46,7 @@ class FlowConfig(EncoderConfig):
     """Fixed steps within one Δ."""
     keep_for: Count = 1
     """Keep a solution for so many optimiser steps (the paper's cached biases). In the steps between, the encoding is a
-    constant and h gets no gradient."""
+    constant and h gets no gradient. Dynamics off the solver's fast path (a pull, one's own) are solved in every step."""
 
     def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Flow:
         dynamics = MLPDynamics(
@@ -127,7 +127,7 @@ class Flow(Encoder):
     def _encoded(self, times: Tensor) -> Tensor:
         tensors = [*self.parameters(), *self.buffers()]
         if self.keep_for > 1 and self.training:
-            if self._kept is None or not self._kept.fits(tensors) or self._kept.age() >= self.keep_for:
+            if self._kept is None or not self._kept.serves(tensors) or self._kept.age() >= self.keep_for:
                 self._kept = self._exact(tensors)
             encodings = self._kept.trajectory(times)
             return encodings if self._kept.equals(tensors) else encodings.detach()
@@ -200,6 +200,8 @@ class _Solution:
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Whether these are the same tensors, unchanged in shape, type and device, and gradients can flow where wanted."""
+        if not self.trajectory.unchanged:  # an optimiser's step of length zero is one, too
+            return False
         return len(tensors) == len(self.weights) and all(
             tensor is known
             and tensor.shape == weight.shape
@@ -208,6 +210,10 @@ class _Solution:
             and (self.trajectory.differentiable or not tensor.requires_grad)
             for tensor, known, weight in zip(tensors, self._tensors, self.weights, strict=True)
         )
+
+    def serves(self, tensors: list[Tensor]) -> bool:
+        """Whether it may be held on to while the weights change."""
+        return self.fits(tensors) and (self.trajectory.own_weights or self.equals(tensors))
 
     def equals(self, tensors: list[Tensor]) -> bool:
         """Whether these are the weights of this solution, bit for bit."""

@@ -113,9 +113,20 @@ class Field(ABC):
         error = float(torch.linalg.vector_norm(step.error / scale)) / max(1, scale.numel()) ** 0.5
         return error, float(scale.sum()), self.strain(weights, slopes, kept, step.length)
 
+    own_weights: bool = True
+    """Whether the field keeps copies of its weights, so that it stays what it was whatever becomes of them."""
+
+    def unchanged(self) -> bool:
+        """Whether the weights, as far as the field can tell, are those the trajectory was solved with."""
+        return True
+
     def check_unchanged(self) -> None:
         """Raise if the weights are no longer those the trajectory was solved with."""
-        return None
+        if not self.unchanged():
+            raise StaleTrajectoryError(
+                "A parameter of the dynamics was changed in place after the trajectory was solved; solve again "
+                "(or call backward before the optimiser's step)."
+            )
 
 
 class Reverse(ABC):
@@ -181,6 +192,8 @@ class Reverse(ABC):
 class CallableField(Field):
     """Any h(t, p): a module, a function, a closure. Goes backwards by one vector-Jacobian product a stage."""
 
+    own_weights = False
+
     def __init__(self, dynamics: Dynamics, initial: Tensor, start: float, inputs: tuple[Tensor, ...] | None = None) -> None:
         self._dynamics = dynamics
         self._shape = initial.shape
@@ -222,12 +235,8 @@ class CallableField(Field):
     def reverse(self) -> Reverse:
         return _CallableReverse(self)
 
-    def check_unchanged(self) -> None:
-        if tuple(tensor._version for tensor in self.inputs) != self._versions:
-            raise StaleTrajectoryError(
-                "A parameter of the dynamics was changed in place after the trajectory was solved; solve again "
-                "(or call backward before the optimiser's step)."
-            )
+    def unchanged(self) -> bool:
+        return tuple(tensor._version for tensor in self.inputs) == self._versions
 
 
 class _CallableReverse(Reverse):

@@ -123,6 +123,16 @@ class Trajectory:
         """Whether gradients can be taken through calls of this trajectory."""
         return self._gradient != "discrete" or self._path.keep_stages
 
+    @property
+    def own_weights(self) -> bool:
+        """Whether it stays true to the weights it was solved with when these are changed."""
+        return self._path.field.own_weights
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it can still be called: nobody changed weights that it needs."""
+        return self._path.field.unchanged()
+
     @outside_graphs
     def __call__(self, times: Tensor) -> Tensor:
         """States [*times.shape, *initial.shape] at `times` ≥ start."""
