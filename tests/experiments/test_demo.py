@@ -23,10 +23,11 @@ def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path, monkeypatc
     monkeypatch.setattr(cli, "console", Console(width=80))
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())  # a narrow terminal breaks lines
     for word in ("tested on lists of up to 16", "flow", "recurrent", "cost", "FLOATER (flow)", "report.html"):
-        assert word in result.output
+        assert word in said
     if pretrained.find() is not None:
-        assert "outputs equal to the bit" in result.output
+        assert "outputs equal to the bit" in said
     results = Results.read(tmp_path)
     assert len(results.runs) == 4
     for name in ("encodings.png", "short-to-long.png"):
