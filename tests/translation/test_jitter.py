@@ -44,6 +44,12 @@ def test_times_are_moved_and_stretched_while_training_only(tmp_path: Path) -> No
     assert len(trained) == 7
 
 
+def test_a_share_of_the_batches_is_moved(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    moved = [not torch.allclose(*times_seen(tmp_path, stretch=3.0, share=0.5)) for _ in range(12)]
+    assert 1 <= sum(moved) <= 11
+
+
 def test_no_jitter_is_plain_training(tmp_path: Path) -> None:
     trained, evaluated = times_seen(tmp_path, offset=0.0, stretch=1.0)
     assert torch.allclose(trained, evaluated)

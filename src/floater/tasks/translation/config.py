@@ -130,6 +130,8 @@ class JitterConfig(Config):
     """All tokens of a batch, on both sides, stand up to so many tokens later."""
     stretch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """They stand up to so many times as far apart."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the batches that are moved; the others are as they are."""
 
 
 class PositionsConfig(Placement):

@@ -57,7 +57,9 @@ class MarianMTModel(StockModel):
             return nullcontext()
         assert source is not None
         assert target is not None
-        shift, further = torch.rand(2, dtype=torch.float64).tolist()
+        shift, further, whether = torch.rand(3, dtype=torch.float64).tolist()
+        if whether >= self.jitter.share:
+            return nullcontext()
         start = made.delta * self.jitter.offset * shift
         pace = made.delta * (1 + (self.jitter.stretch - 1) * further)
         of_source, of_target = (start + pace * torch.arange(ids.shape[1], dtype=torch.float64) for ids in (source, target))
