@@ -145,13 +145,13 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         seconds = round(found[0].facts()["training_seconds"])
         rows.append([arm.name, *cells, fact(found, "position_parameters"), seconds, overhead])
     table = Table(
-        title="BLEU / exact match in %, by source length in tokens",
+        title="BLEU/exact match in %, by source length in tokens",
         note=(
             f"English → German, trained on sources under {EDGES[0]} tokens, tested on {sum(labels.values())} lines "
-            f"({', '.join(map(str, labels.values()))}). Weights: of positions; seconds: of training; cost: time of an update "
+            f"({', '.join(map(str, labels.values()))}). Weights: of positions; sec: of training; cost: time of an update "
             "relative to sinusoidal, measured in turn. One seed."
         ),
-        columns=["positions", *labels, "weights", "seconds", "cost"],
+        columns=["positions", *labels, "weights", "sec", "cost"],
         rows=rows,
     )
     summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "exact match in %")[:1]]
@@ -171,7 +171,7 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
 
 def _both(run: RunFolder, label: str) -> str:
     bleu, exact = score(run, "bleu", label), score(run, "exact", label)
-    return "–" if bleu is None or exact is None else f"{bleu:.1f} / {exact:.0f}"
+    return "–" if bleu is None or exact is None else f"{bleu:.1f}/{exact:.0f}"
 
 
 def _pretrained(rounds: int, console: Console) -> str:

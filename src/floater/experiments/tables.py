@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Printed
 
@@ -102,7 +103,9 @@ def show(results: Results, console: Console) -> None:
 
 
 def _show_table(table: Table, console: Console) -> None:
-    printed = Printed(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
+    printed = Printed(
+        title=table.title, caption=table.note or None, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     for number, heading in enumerate(table.columns):
         printed.add_column(heading, justify="right" if number else "left", no_wrap=not number)
     for row in table.rows:
