@@ -48,6 +48,7 @@ def demo(
     again: Annotated[bool, typer.Option("--again", help="Train anew where the folder holds an earlier demo.")] = False,
 ) -> None:
     """Train four translators on embedded data, test them far beyond the lengths they saw, and write a page about it."""
+    _folder_for(out)
     from .experiments.demo import demo  # noqa: PLC0415  (torch is slow to import)
 
     demo(out, console, updates=updates, rounds=rounds, workers=workers, again=again)
@@ -65,6 +66,10 @@ def reproduce(
     override: Overrides = None,
 ) -> None:
     """Reproduce a table or figure of the paper. A run that was stopped goes on; finished ones are kept."""
+    _folder_for(out)
+    keys = [key for key in arms.split(",") if key]
+    if arms and not keys:
+        raise ArgumentError(f"`--arms` must be names with commas between, but is {arms!r}.")
     from .experiments import reproduce as machine  # noqa: PLC0415  (torch is slow to import)
 
     machine.reproduce(
@@ -74,10 +79,17 @@ def reproduce(
         seeds=_seeds(seeds),
         workers=workers,
         console=console,
-        keys=[key for key in arms.split(",") if key],
+        keys=keys,
         overrides=override or [],
         check_only=check,
     )
+
+
+def _folder_for(out: Path) -> None:
+    """Refuse a place that cannot become a folder, before any work."""
+    for place in (out, *out.parents):
+        if place.exists() and not place.is_dir():
+            raise ArgumentError(f"`--out` must be a folder or a new name, but {place} is a file.")
 
 
 def _seeds(text: str) -> list[int]:

@@ -47,6 +47,28 @@ def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyP
     assert "is not installed" in demo._pretrained(1, Console(quiet=True))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--out", "file"], "`--out` must be a folder or a new name, but file is a file"),
+        (["reproduce", "s2l", "--out", "file/deeper"], "`--out` must be a folder or a new name, but file is a file"),
+        (["reproduce", "s2l", "--arms", ","], "`--arms` must be names with commas between, but is ','"),
+    ],
+)
+def test_places_and_arms_are_looked_at_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    monkeypatch.setattr("sys.argv", ["floater", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert Path("file").read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
 def test_mistakes_on_the_command_line_end_with_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli.app, ["demo", "--updates", "0"])
     assert result.exit_code == 2

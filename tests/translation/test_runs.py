@@ -257,12 +257,22 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, positions: dict[s
     assert not list((killed / "checkpoints").glob(".*"))
 
 
-def test_a_run_can_be_made_longer_but_not_shorter(tmp_path: Path) -> None:
+def _stop(*arguments: Any, **settings: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_run_can_be_made_longer_but_not_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = settings(tmp_path)
     folder = run.train(TranslationConfig(**made), tmp_path / "run")
     longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "evaluate", _stop)  # between new weights and their scores
+        with pytest.raises(KeyboardInterrupt):
+            run.train(longer, tmp_path / "run", resume=True)
+    assert not folder.scores()
     run.train(longer, tmp_path / "run", resume=True)
     assert folder.facts()["updates"] == 8
+    assert folder.scores()["test"]["pairs"] > 0
     whole = run.train(longer, tmp_path / "whole")
     one, other = (load_file(place / "checkpoints/checkpoint-8/model.safetensors") for place in (folder.path, whole.path))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())

@@ -106,7 +106,9 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
     results.write(out)
     write_report([out], out / "report.html", title="FLOATER: the demo")
     seconds = time.perf_counter() - begun
-    console.print(f"   the page with all of it: [bold]{out / 'report.html'}[/bold]  ({seconds:.0f} s)", highlight=False)
+    console.print(
+        f"   the page with all of it: [bold]{out / 'report.html'}[/bold]  ({seconds:.0f} s)", highlight=False, soft_wrap=True
+    )
     return results
 
 
@@ -194,4 +196,4 @@ def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
     figure = line_chart(results.figures[0], out / "short-to-long.png")
     tables = {arm.name: heatmaps.first_site(runs[arm.key][0].path)[0] for arm in ARMS}
     maps = heatmaps.draw(tables, out / "encodings.png", "Trained position encodings (first site)")
-    console.print(f"   short to long: {figure}\n   heat maps of the encodings: {maps}", highlight=False)
+    console.print(f"   short to long: {figure}\n   heat maps of the encodings: {maps}", highlight=False, soft_wrap=True)

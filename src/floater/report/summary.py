@@ -39,13 +39,26 @@ def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
         (run for run in runs if test in run.scores and metric in run.scores[test].metrics),
         key=lambda run: -run.scores[test].metrics[metric].score,
     )
-    best, others = scored[0], scored[1:]
-    listed = [f"{run.name} {_value(run.scores[test].metrics[metric])}" for run in scored]
-    listed[0] = f"{best.name} reaches {_value(best.scores[test].metrics[metric])} {label(metric)}"
-    pairs = best.scores[test].pairs
-    of = f" ({pairs:,} sentences)" if pairs else ""
-    yield f"On {test}{of}, {_and(listed)}."
-    yield from _compared(best, others[:_MOST], test, metric)
+    groups: list[list[Run]] = []  # of runs that can be compared
+    for run in scored:
+        near = next((group for group in groups if group[0].scores[test].comparable(run.scores[test], metric)), None)
+        if near is None:
+            groups.append([run])
+        else:
+            near.append(run)
+    for group in groups:
+        best, others = group[0], group[1:]
+        listed = [f"{run.name} {_value(run.scores[test].metrics[metric])}" for run in group]
+        listed[0] = f"{best.name} reaches {_value(best.scores[test].metrics[metric])} {label(metric)}"
+        pairs = best.scores[test].pairs
+        of = f" ({pairs:,} sentences)" if pairs else ""
+        yield f"On {test}{of}, {_and(listed)}."
+        yield from _compared(best, others[:_MOST], test, metric)
+    for group in groups[1:]:
+        yield (
+            f"{groups[0][0].name} and {group[0].name} were not scored on the same data in the same way: their scores cannot be "
+            "compared."
+        )
 
 
 def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Iterator[str]:
@@ -57,9 +70,7 @@ def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Itera
         mine, its = ours.metrics[metric], theirs.metrics[metric]
         paired = paired_test(best, other, test) if metric == "bleu" else None
         words = f"{other.name} by {mine.score - its.score:.2f}"
-        if not ours.comparable(theirs, metric):
-            yield f"{best.name} and {other.name} were not scored on the same data in the same way: their scores cannot be compared."
-        elif paired is not None:
+        if paired is not None:
             yield _tested(best, other, paired)
         elif mine.interval is None or its.interval is None:
             bare.append(words)

@@ -68,6 +68,10 @@ class RunFolder:
         """Remember scores under the name of a test set."""
         write_text(self.path / SCORES, json.dumps({**self.scores(), name: scores}, indent=2) + "\n")
 
+    def forget_scores(self) -> None:
+        """Remove scores, before the model they belong to is replaced."""
+        (self.path / SCORES).unlink(missing_ok=True)
+
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The metrics of a run, in order."""
         path = self.path / METRICS

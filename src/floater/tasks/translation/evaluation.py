@@ -39,10 +39,13 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
     if odd:
         raise RunError(f"{chosen[-1]} does not hold {odd[0]}.")
     model.tie_weights()
+    names = [path.name for path in chosen]
+    if out is None and folder.facts().get("averaged") != names:
+        folder.forget_scores()
     with new_folder(place) as aside:
         save_pretrained(model, aside)
     if out is None:
-        folder.note(averaged=[path.name for path in chosen])
+        folder.note(averaged=names)
         record_positions(folder)
     return place
 
