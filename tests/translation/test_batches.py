@@ -81,7 +81,7 @@ def test_the_decoder_sees_the_labels_one_place_later() -> None:
 def test_the_loader_hands_the_epoch_on() -> None:
     sizes = lengths(100)
     examples = Examples([[5] * n for n in sizes[:, 0]], [[i] * n for i, n in enumerate(sizes[:, 1])])
-    loader = EpochLoader(examples, batch_sampler=TokenBatches(sizes, 200, 3), collate_fn=Collate(0, 1))
+    loader = EpochLoader(examples, TokenBatches(sizes, 200, 3), Collate(0, 1), 0)
     orders = []
     for epoch in (0, 1, 0):
         loader.set_epoch(epoch)

@@ -1,8 +1,8 @@
 """Put an encoder into any Hugging Face Transformer."""
 
+from .attaching import attach as attach
+from .attaching import attachment as attachment
 from .attachment import Attachment as Attachment
-from .attachment import attach as attach
-from .attachment import attachment as attachment
 from .layouts import LAYOUTS as LAYOUTS
 from .saving import from_pretrained as from_pretrained
 from .saving import save_pretrained as save_pretrained

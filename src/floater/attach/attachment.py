@@ -1,22 +1,20 @@
-"""`attach`: an encoder bound to the sites of one model. It can be disabled, detached, baked, saved."""
+"""An encoder bound to the sites of one model. It can be disabled, detached, baked, saved."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
-from ..errors import ArgumentError, AttachmentError, LayoutError, LengthError, brief
-from ..times import check_times
+from ..errors import ArgumentError, AttachmentError, LengthError
 from . import hooks
+from .given import Given, as_rows
 from .indices import Places, Span
-from .layouts import Layout, layout_of
+from .layouts import Layout, base_of, head_size, layout_of
 from .own import Own
 from .passage import Axis, Passage, Turns
 from .projections import equip, restore
@@ -26,14 +24,6 @@ NAME = "floater"
 """Name under which the attachment is a submodule of its model."""
 FORMAT = 1
 """Version of the description that is saved."""
-
-
-@dataclass(frozen=True)
-class Given:
-    """Times that a caller set with `at`: float64 [1 or B, T]."""
-
-    target: Tensor | None
-    source: Tensor | None
 
 
 class Attachment(nn.Module):
@@ -53,7 +43,7 @@ class Attachment(nn.Module):
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout_of(model, sites.targets)
         base = model if sites.targets is not None else base_of(model)
-        additive = _is_additive(config)
+        additive = not isinstance(config, RotaryConfig)
         if not additive and sites.kind != "qkv":
             raise ArgumentError(f'A rotary encoder turns queries and keys: sites must be "qkv", but is {sites.kind!r}.')
         plan = make_plan(base, self.layout, sites, additive)
@@ -66,7 +56,7 @@ class Attachment(nn.Module):
         self._own: dict[str, Own] = {}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._holders: tuple[Any, ...] = ()  # a tuple, so that the model does not become a part of its own part
-        _check_free(plan)
+        hooks.check_free(plan)
         try:
             self._install(base, plan)
         except Exception:
@@ -76,8 +66,8 @@ class Attachment(nn.Module):
     # Building ---------------------------------------------------------------------------------------------------------
 
     def _build(self, plan: Plan, base: nn.Module) -> dict[str, nn.Module]:
-        if not _is_additive(self.config):
-            return {"all": self.config.build(1, _head_size(base, plan.dim))}
+        if isinstance(self.config, RotaryConfig):
+            return {"all": self.config.build(1, head_size(base, plan.dim))}
         groups = sorted(set(plan.owners)) if self.per_stack else ["all"]
         built = {}
         self._local: list[tuple[str, int]] = [("", 0)] * len(plan.owners)
@@ -213,7 +203,7 @@ class Attachment(nn.Module):
             raise ArgumentError("`at` needs times, but none were given.")
         before = self._given
         own = target if two else times
-        self._given = Given(_as_rows(own, "target" if two else "times"), _as_rows(source, "source"))
+        self._given = Given(as_rows(own, "target" if two else "times"), as_rows(source, "source"))
         try:
             yield
         finally:
@@ -372,96 +362,3 @@ class Attachment(nn.Module):
     def given(self) -> Given | None:
         """Times set with `at`, if any."""
         return self._given
-
-
-def attach(
-    model: nn.Module,
-    config: EncoderConfig,
-    *,
-    sites: str | Sites = "qkv",
-    positions: Literal["keep", "replace"] = "keep",
-    per_stack: bool = False,
-    indices: Literal["model", "mask"] = "model",
-) -> Attachment:
-    """Put an encoder into a Hugging Face Transformer.
-
-    A fresh `FlowConfig()` at "qkv" with positions "keep" changes nothing, to the bit, until it is trained.
-
-    Args:
-        model: the model; changed in place, and restored by `Attachment.detach`.
-        config: which encoder.
-        sites: "input", "blocks", "qkv", or `floater.Sites` for a part of them.
-        positions: "keep" adds to the model's own position encoding; "replace" takes it out, and its length limit with it.
-        per_stack: one encoder for each stack, instead of one for all.
-        indices: "model" numbers tokens as the model itself does; "mask" counts the attention mask.
-
-    Returns:
-        The attachment, which is also the submodule `floater` of the model. The global random state is left as it was.
-    """
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
-    if attachment(model) is not None:
-        raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
-    if not isinstance(config, EncoderConfig):
-        raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}.")
-    if positions not in ("keep", "replace"):
-        raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
-    if indices not in ("model", "mask"):
-        raise ArgumentError(f"`indices` must be 'model' or 'mask', but is {indices!r}.")
-    chosen = sites if isinstance(sites, Sites) else Sites(sites)
-    with torch.random.fork_rng(devices=[]):
-        made = Attachment(model, config, chosen, positions, per_stack, indices)
-    made.train(model.training)
-    model.add_module(NAME, made)
-    made._holders = (model,)
-    settings: Any = getattr(model, "config", None)
-    if settings is not None:  # every way to save the model carries the description along
-        setattr(settings, NAME, made.describe())
-    return made
-
-
-def attachment(model: nn.Module) -> Attachment | None:
-    """The attachment of a model, None if it has none."""
-    found = getattr(model, NAME, None)
-    return found if isinstance(found, Attachment) else None
-
-
-def base_of(model: nn.Module) -> nn.Module:
-    """The model without its head."""
-    base = getattr(model, "base_model", model)
-    return base if isinstance(base, nn.Module) else model
-
-
-def _check_free(plan: Plan) -> None:
-    """Refuse a second attachment, also where the first was made through the model's base or a model around it."""
-    for stack in plan.stacks:
-        if any(isinstance(hook, hooks.Entry) for hook in stack.module._forward_pre_hooks.values()):
-            raise AttachmentError(
-                f"The {stack.name} has an attachment already, made through its base or a model around it; call its detach() first."
-            )
-
-
-def _is_additive(config: EncoderConfig) -> bool:
-    return not isinstance(config, RotaryConfig)
-
-
-def _head_size(base: nn.Module, dim: int) -> int:
-    config: Any = getattr(base, "config", None)
-    for name in ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads"):
-        heads = getattr(config, name, None)
-        if isinstance(heads, int):
-            return math.floor(dim / heads)
-    raise LayoutError(f"The config of {type(base).__name__} does not say how many heads turn (num_attention_heads).")
-
-
-def _as_rows(times: Any, name: str) -> Tensor | None:
-    if times is None:
-        return None
-    if isinstance(times, Tensor) and times.requires_grad:
-        raise ArgumentError(
-            f"`{name}` must not require gradients, but do; call attachment.encoder(times) where times are to be learned."
-        )
-    checked = check_times(times, name=name)
-    if checked.dim() > 2 or checked.dim() == 0:
-        raise ArgumentError(f"`{name}` must have shape [length] or [batch, length], but has {tuple(checked.shape)}.")
-    return checked.unsqueeze(0) if checked.dim() == 1 else checked

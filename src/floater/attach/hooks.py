@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..errors import ArgumentError, AttachmentError
 from .indices import Arguments, Places, Span, past_length, places, span
 from .passage import Passage
-from .sites import Place
+from .sites import Place, Plan
 
 if TYPE_CHECKING:
     from .attachment import Attachment
@@ -219,3 +219,12 @@ def _check_checkpointing(module: nn.Module) -> None:
             "Re-entrant gradient checkpointing loses the gradient of encodings; enable it with "
             'gradient_checkpointing_kwargs={"use_reentrant": False} (the default).'
         )
+
+
+def check_free(plan: Plan) -> None:
+    """Refuse a second attachment, also where the first was made through the model's base or a model around it."""
+    for stack in plan.stacks:
+        if any(isinstance(hook, Entry) for hook in stack.module._forward_pre_hooks.values()):
+            raise AttachmentError(
+                f"The {stack.name} has an attachment already, made through its base or a model around it; call its detach() first."
+            )

@@ -210,3 +210,19 @@ def _candidates(model: nn.Module) -> str:
         if type(module).__name__ in ("Linear", "Conv1D") and re.search(r"att|query|key|value|[qkv]_|qkv", name, re.IGNORECASE)
     }
     return "Candidates: " + (", ".join(names) if names else "none found") + "."
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """The model without its head."""
+    base = getattr(model, "base_model", model)
+    return base if isinstance(base, nn.Module) else model
+
+
+def head_size(base: nn.Module, dim: int) -> int:
+    """Width of an attention head, of a model `dim` wide."""
+    config = getattr(base, "config", None)
+    for name in ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int):
+            return dim // heads
+    raise LayoutError(f"The config of {type(base).__name__} does not say how many heads turn (num_attention_heads).")

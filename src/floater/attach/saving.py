@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from ..encoders import KINDS
 from ..errors import AttachmentError, LayoutError, SavedError, brief, first_line
-from .attachment import FORMAT, NAME, Attachment, attach, attachment, base_of
+from .attaching import attach, attachment
+from .attachment import FORMAT, NAME, Attachment
 from .card import model_card
+from .layouts import base_of
 from .sites import Sites
 
 CONFIG, WEIGHTS = "floater_config.json", "floater.safetensors"

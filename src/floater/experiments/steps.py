@@ -84,15 +84,8 @@ class _Learner:
         training = config.training
         self._model = make_model(config.model_copy(update={"init_from": None, "init_scale": None}), words).train()
         self._model.label_smoothing, self._model.jitter = training.label_smoothing, config.positions.jitter
-        groups = parameter_groups(
-            self._model,
-            lr=training.lr,
-            weight_decay=training.weight_decay,
-            flow_lr_multiple=training.flow_lr_multiple,
-            flow_weight_decay=training.flow_weight_decay,
-            freeze_flow=training.freeze_flow,
-        )
-        self._optimiser = torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, eps=1e-9)
+        groups = parameter_groups(self._model, lr=training.lr, **training.groups())
+        self._optimiser = torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, eps=training.eps)
         self._rhythm = UpdateEvery(training.update_every) if training.update_every > 1 else None
         self._batches: Iterator[dict[str, Tensor]] = cycle(batches)
         self._step = 0

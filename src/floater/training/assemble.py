@@ -101,12 +101,7 @@ def assemble(
         loader=loader,
         measure=measure,
         keep=training.keep,
-        groups={
-            "weight_decay": training.weight_decay,
-            "flow_lr_multiple": training.flow_lr_multiple,
-            "flow_weight_decay": training.flow_weight_decay,
-            "freeze_flow": training.freeze_flow,
-        },
+        groups=training.groups(),
         betas=training.betas,
         eps=training.eps,
         model=model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,15 @@ class TrainingSettings(Config):
     threads: Count | None = None
     """Threads of torch on the CPU."""
     tensorboard: bool = True
+
+    def groups(self) -> dict[str, Any]:
+        """Arguments of `parameter_groups`, all but `lr`."""
+        return {
+            "weight_decay": self.weight_decay,
+            "flow_lr_multiple": self.flow_lr_multiple,
+            "flow_weight_decay": self.flow_weight_decay,
+            "freeze_flow": self.freeze_flow,
+        }
 
 
 @dataclass(frozen=True)

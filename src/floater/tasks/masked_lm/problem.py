@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
-from ...attach.attachment import base_of
+from ...attach.layouts import base_of
 from ...config import Config
 from ...files import read_lines
 from ...training.settings import Count, NotNegative, Positive

@@ -16,7 +16,7 @@ from ...config import Config
 from ...training.settings import Count
 from ..padding import PadRight
 from ..understanding.config import TrainingConfig, UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem, outputs, some
+from ..understanding.problem import Batch, Judged, Measure, Problem, capped, outputs
 from ..understanding.resampling import mean, ratio
 from . import data, metrics
 from .data import LETTERS, LEVELS, Race
@@ -66,7 +66,7 @@ class RaceProblem(Problem[Race, Examples]):
     def parts(self) -> dict[str, Race]:
         where = self.config.data
         found = {name: data.read(*paths) for name, paths in {"train": where.train, "valid": where.valid, **where.more}.items()}
-        return {name: _some(part, where.max_train if name == "train" else where.max_valid) for name, part in found.items()}
+        return capped(found, where.max_train, where.max_valid)
 
     def read(self, path: Path) -> Race:
         return data.read(path)
@@ -96,8 +96,3 @@ class RaceProblem(Problem[Race, Examples]):
         levels = np.where(table[:, 2] == 1, *LEVELS)
         found = metrics.Accuracy(table[:, 0].astype(bool), levels).summary()
         return {name: float(value) for name, value in found.items() if name in self.measures}
-
-
-def _some(part: Race, count: int | None) -> Race:
-    chosen = some(len(part), count)
-    return part if chosen is None else Race(tuple(part.questions[i] for i in chosen), f"{part.name} ({count} drawn)")

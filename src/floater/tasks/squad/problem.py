@@ -17,7 +17,7 @@ from ...config import Config
 from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
 from ..understanding.config import TrainingConfig, UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem, outputs, some
+from ..understanding.problem import Batch, Judged, Measure, Problem, capped, outputs
 from ..understanding.resampling import mean
 from . import data, metrics, spans
 from .data import Squad
@@ -78,7 +78,7 @@ class SquadProblem(Problem[Squad, Windows]):
     def parts(self) -> dict[str, Squad]:
         where = self.config.data
         found = {name: data.read(path) for name, path in {"train": where.train, "valid": where.valid, **where.more}.items()}
-        return {name: _some(part, where.max_train if name == "train" else where.max_valid) for name, part in found.items()}
+        return capped(found, where.max_train, where.max_valid)
 
     def read(self, path: Path) -> Squad:
         return data.read(path)
@@ -122,8 +122,3 @@ class SquadProblem(Problem[Squad, Windows]):
     def scores(self, table: np.ndarray) -> dict[str, float]:
         found = metrics.Scores(table[:, 0], table[:, 1], table[:, 2].astype(bool)).summary()
         return {name: float(value) for name, value in found.items() if not name.endswith("total")}
-
-
-def _some(part: Squad, count: int | None) -> Squad:
-    chosen = some(len(part), count)
-    return part if chosen is None else Squad(tuple(part.questions[i] for i in chosen), part.version, f"{part.name} ({count} drawn)")

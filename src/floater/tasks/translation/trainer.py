@@ -39,10 +39,7 @@ def make_trainer(
             process=process,
             together=processes * training.accumulate,
         )
-        # a generator of its own: the global one belongs to the model
-        return EpochLoader(
-            prepared.train, batch_sampler=batches, collate_fn=collate, generator=torch.Generator().manual_seed(config.seed)
-        )
+        return EpochLoader(prepared.train, batches, collate, config.seed)
 
     def measure(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, MarianMTModel)

@@ -14,7 +14,8 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ...attach import attach, attachment, from_pretrained
-from ...attach.attachment import NAME, base_of
+from ...attach.attachment import NAME
+from ...attach.layouts import base_of
 from ...attach.saving import quiet
 from ...encoders import Flow
 from ...errors import ConfigError, RunError, first_line

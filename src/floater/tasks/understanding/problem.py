@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -30,6 +30,16 @@ class Part(Protocol):
     def fingerprint(self) -> dict[str, Any]:
         """What a run folder remembers of it, with at least `from` and `sha256`."""
         ...
+
+
+class Questions(Part, Protocol):
+    """A part that is a list of questions."""
+
+    @property
+    def questions(self) -> tuple[Any, ...]: ...
+
+    @property
+    def name(self) -> str: ...
 
 
 class Features(Protocol):
@@ -127,3 +137,19 @@ def some(count: int, most: int | None) -> np.ndarray | None:
     if most is None or most >= count:
         return None
     return np.sort(np.random.default_rng(_DRAW).permutation(count)[:most])
+
+
+Q = TypeVar("Q", bound=Questions)
+
+
+def capped(found: Mapping[str, Q], max_train: int | None, max_valid: int | None) -> dict[str, Q]:
+    """Parts with so many questions at most, drawn once and for all: of the training part, and of each other."""
+    return {name: _drawn(part, max_train if name == "train" else max_valid) for name, part in found.items()}
+
+
+def _drawn(part: Q, count: int | None) -> Q:
+    chosen = some(len(part), count)
+    if chosen is None:
+        return part
+    made: Q = replace(part, questions=tuple(part.questions[i] for i in chosen), name=f"{part.name} ({count} drawn)")  # type: ignore[type-var]
+    return made

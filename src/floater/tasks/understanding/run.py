@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase, set_seed
@@ -141,13 +140,7 @@ def make_trainer(prepared: Prepared, model: nn.Module, pace: Pace, folder: RunFo
     share = {"processes": args.world_size, "process": args.process_index}
 
     def loader() -> EpochLoader:
-        # a generator of its own: the global one belongs to the model
-        return EpochLoader(
-            prepared.train,  # type: ignore[arg-type]
-            batch_sampler=prepared.batches(**share),
-            collate_fn=collate,
-            generator=torch.Generator().manual_seed(config.seed),
-        )
+        return EpochLoader(prepared.train, prepared.batches(**share), collate, config.seed)
 
     def measure(model: nn.Module) -> dict[str, float]:
         found = answers(problem, model, prepared.valid, prepared.tokenizer, **share)

@@ -1,0 +1,65 @@
+"""`attach`: puts an encoder into a model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ..encoders import EncoderConfig
+from ..errors import ArgumentError, AttachmentError, brief
+from .attachment import NAME, Attachment
+from .sites import Sites
+
+
+def attach(
+    model: nn.Module,
+    config: EncoderConfig,
+    *,
+    sites: str | Sites = "qkv",
+    positions: Literal["keep", "replace"] = "keep",
+    per_stack: bool = False,
+    indices: Literal["model", "mask"] = "model",
+) -> Attachment:
+    """Put an encoder into a Hugging Face Transformer.
+
+    A fresh `FlowConfig()` at "qkv" with positions "keep" changes nothing, to the bit, until it is trained.
+
+    Args:
+        model: the model; changed in place, and restored by `Attachment.detach`.
+        config: which encoder.
+        sites: "input", "blocks", "qkv", or `floater.Sites` for a part of them.
+        positions: "keep" adds to the model's own position encoding; "replace" takes it out, and its length limit with it.
+        per_stack: one encoder for each stack, instead of one for all.
+        indices: "model" numbers tokens as the model itself does; "mask" counts the attention mask.
+
+    Returns:
+        The attachment, which is also the submodule `floater` of the model. The global random state is left as it was.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
+    if attachment(model) is not None:
+        raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
+    if not isinstance(config, EncoderConfig):
+        raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}.")
+    if positions not in ("keep", "replace"):
+        raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
+    if indices not in ("model", "mask"):
+        raise ArgumentError(f"`indices` must be 'model' or 'mask', but is {indices!r}.")
+    chosen = sites if isinstance(sites, Sites) else Sites(sites)
+    with torch.random.fork_rng(devices=[]):
+        made = Attachment(model, config, chosen, positions, per_stack, indices)
+    made.train(model.training)
+    model.add_module(NAME, made)
+    made._holders = (model,)
+    settings: Any = getattr(model, "config", None)
+    if settings is not None:  # every way to save the model carries the description along
+        setattr(settings, NAME, made.describe())
+    return made
+
+
+def attachment(model: nn.Module) -> Attachment | None:
+    """The attachment of a model, None if it has none."""
+    found = getattr(model, NAME, None)
+    return found if isinstance(found, Attachment) else None
