@@ -105,7 +105,7 @@ def published(names: Sequence[str]) -> Table:
     ]
     return Table(
         title="The paper's own numbers",
-        note="RoBERTa of two sizes. GLUE's measures are not named in the paper; they are taken to be those of RoBERTa's own.",
+        note="Of RoBERTa. The paper does not name GLUE's measures; they are taken to be those of RoBERTa's own paper.",
         columns=["task", "size", "measure", "without", "FLOATER", "difference"],
         rows=made,
     )

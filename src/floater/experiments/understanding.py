@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import Console
+from transformers.utils import logging
 
 from ..errors import ArgumentError, RunError
 from ..report.results import Results
@@ -121,6 +122,7 @@ class Comparisons(Item):
 
     def jobs(self, order: Order) -> list[Comparison]:
         """The comparisons of an order, their settings checked. At the scale smoke, their world is made first."""
+        logging.disable_progress_bar()  # bars of loading and saving would break ours
         if order.scale == "smoke":
             write_world(order.folder / WORLD, order.folder / LAW)
         changes = [*order.overrides, f"compare.seeds={list(order.seeds)}"]
