@@ -151,7 +151,9 @@ class Comparisons(Item):
     def _pretrain(self, order: Order, jobs: Sequence[Comparison]) -> None:
         """Train the law of motion that the configs themselves name, where it is missing; one of `--set` must be there."""
         own = {self._task(self._file(order, recipe.file)).config.dynamics for recipe in self.chosen(order)}
-        for place in {job.task.config.dynamics for job in jobs} & own - {None}:
+        for place in {job.task.config.dynamics for job in jobs} & own:
+            if place is None:
+                continue
             try:
                 attachment_folder(place)
             except RunError:
