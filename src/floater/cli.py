@@ -56,11 +56,13 @@ def demo(
 
 @app.command()
 def reproduce(
-    item: Annotated[str, typer.Argument(help="capabilities, nmt, s2l, rnn, heatmaps or efficiency.")],
+    item: Annotated[str, typer.Argument(help="capabilities, nmt, glue, race, squad, s2l, rnn, heatmaps or efficiency.")],
     scale: Annotated[str, typer.Option(help="smoke (embedded data), small (files, up to an hour) or paper (GPUs).")] = "smoke",
     out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = Path("reproductions"),
     seeds: Annotated[str, typer.Option(help="Seeds of the runs, e.g. 0,1,2.")] = "0",
-    arms: Annotated[str, typer.Option(help="Arms to run, e.g. sinusoidal,flow-blocks; all unless given.")] = "",
+    arms: Annotated[
+        str, typer.Option(help="Arms to run, e.g. sinusoidal,flow-blocks (of glue, tasks: cola,rte); all unless given.")
+    ] = "",
     workers: Workers = 2,
     check: Annotated[bool, typer.Option("--check", help="Resolve configs and build models without memory; train nothing.")] = False,
     override: Overrides = None,

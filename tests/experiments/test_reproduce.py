@@ -13,7 +13,7 @@ from floater import cli
 from floater.errors import ArgumentError, FloaterError
 from floater.experiments.arms import Arm, Sources
 from floater.experiments.checking import build_empty
-from floater.experiments.item import Order
+from floater.experiments.item import Order, Training
 from floater.experiments.reproduce import ITEMS, reproduce
 from floater.report.results import Mean, Paper, Results
 from floater.tasks.translation.model import position_parameters
@@ -29,6 +29,12 @@ def run(name: str, out: Path, keys: tuple[str, ...] = ()) -> Results:
     return found
 
 
+def trained(name: str) -> Training:
+    item = ITEMS[name]
+    assert isinstance(item, Training)
+    return item
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where items find each other's runs."""
@@ -39,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_translation_has_a_row_an_arm_with_the_papers_numbers_marked(folder: Path) -> None:
     found = run("nmt", folder)
     rows = {str(row[0]): row for row in found.tables[0].rows}
-    assert len(rows) == len(ITEMS["nmt"].arms) == len(found.runs)  # type: ignore[attr-defined]
+    assert len(rows) == len(trained("nmt").arms) == len(found.runs)
     assert rows["flow, all blocks"][-1] == Paper(paper=28.6)
     assert isinstance(rows["flow, all blocks"][1], Mean)
     assert re.match(r"sinusoidal-more: [+-]\d", str(rows["flow, q, k, v, warm-started"][-2]))
@@ -98,7 +104,7 @@ def test_capabilities_train_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_the_papers_sizes_build_without_memory(name: str, arm: str, parameters: int) -> None:
-    config = ITEMS[name].configs("paper")[arm]
+    config = trained(name).configs("paper")[arm]
     model = build_empty(config)
     assert all(parameter.is_meta for parameter in model.parameters())
     sites, dim = 12, 512
@@ -122,7 +128,7 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
             reproduce(name, scale, tmp_path, seeds=[0], workers=1, console=QUIET, keys=keys)
         return str(raised.value)
 
-    assert ask("table9", "smoke").startswith("The item must be one of capabilities, nmt, s2l")
+    assert ask("table9", "smoke").startswith("The item must be one of capabilities, nmt, glue, race, squad, s2l")
     assert ask("s2l", "huge") == "`--scale` must be one of smoke, small, paper, but is 'huge'."
     assert "this machine has none; `floater reproduce s2l --scale paper --check`" in ask("s2l", "paper")
     assert "must have sinusoidal too" in ask("nmt", "smoke", "flow-qkv")
@@ -135,13 +141,13 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_arms_may_be_any_config_of_the_item() -> None:
-    item = ITEMS["s2l"]
+    item = trained("s2l")
     order = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal", "flow-blocks-horizon"])
     found = item.configs("small", order)
     assert list(found) == ["sinusoidal", "flow-blocks-horizon"]
     assert found["sinusoidal"].data.max_source_tokens == 47
     shorter = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"])
     for name in ("s2l", "efficiency"):
-        assert ITEMS[name].configs("small", shorter)["sinusoidal"].training.updates == 7
+        assert trained(name).configs("small", shorter)["sinusoidal"].training.updates == 7
     with pytest.raises(FloaterError, match=r"configs/translation/none\.yaml must be a config file"):
         Sources("translation/{key}.yaml", "").settings(Arm("none", "none"), "small")

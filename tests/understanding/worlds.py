@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
-from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+from floater.experiments import miniature
+
 WORDS = (
     *("the", "a", "dog", "cat", "bird", "fish", "tree", "runs", "sees", "eats", "sleeps"),
     *("good", "bad", "big", "small", "not", "and", "or", "then", "now", "here", "there"),
@@ -27,50 +23,12 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    words = Tokenizer(WordLevel({word: number for number, word in enumerate((*SPECIAL, *WORDS))}, unk_token="<unk>"))
-    words.pre_tokenizer = WhitespaceSplit()
-    words.post_processor = TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        mask_token="<mask>",
-        cls_token="<s>",
-        sep_token="</s>",
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return miniature.learned_tokenizer(WORDS)
 
 
 def write_model(folder: Path, kind: str = "roberta", dtype: torch.dtype = torch.float32) -> Path:
     """A model with random weights large enough to matter, and dropout."""
-    make, settings = KINDS[kind]
-    torch.manual_seed(0)
-    model = make(
-        settings(
-            vocab_size=len(SPECIAL) + len(WORDS),
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=66,
-            hidden_dropout_prob=0.1,
-            attention_probs_dropout_prob=0.1,
-            pad_token_id=1,
-            bos_token_id=0,
-            eos_token_id=2,
-        )
-    )
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                module.weight.mul_(4.0)
-    model.to(dtype).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
+    return miniature.write_model(folder, tokenizer(), *KINDS[kind], dim=16, rows=66, dtype=dtype)
 
 
 def sentence(draw: random.Random, longest: int = 12) -> str:

@@ -13,7 +13,7 @@ from ..report.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.model import MarianMTModel, build, position, position_parameters
 from .capabilities import shared_parameters
-from .item import Item, Order
+from .item import Order, Training
 from .tables import paper
 
 
@@ -33,10 +33,10 @@ def build_empty(config: TranslationConfig) -> MarianMTModel:
     return model
 
 
-def check(item: Item, order: Order) -> Results:
+def check(item: Training, order: Order) -> Results:
     """Resolve every config of an item and build every model, and count parameters."""
     rows: list[list[Cell]] = []
-    told = {arm.name: paper(arm, "parameters") for arm in getattr(item, "arms", ())}
+    told = {arm.name: paper(arm, "parameters") for arm in item.arms}
     for name, config in item.configs(order.scale, order).items():
         model = build_empty(config)
         made = attachment(model)

@@ -45,19 +45,26 @@ class Item(ABC):
 
     name: str
     title: str
+    trains: str | None = None
+    """What it trains at the scale paper, for days; None for an item that trains nothing."""
 
     @abstractmethod
     def reproduce(self, order: Order) -> Results:
         """Measure what the paper shows."""
 
-    def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
-        """The settings of the runs it needs, by name, warm starts left out; empty for an item that trains nothing."""
-        return {}
+    def follow(self, order: Order) -> None:
+        """Under accelerate, what processes other than the first do: their share of the runs, if there are any."""
+        return
+
+    def check(self, order: Order) -> Results | None:
+        """What can be found out without training; None for an item that trains nothing."""
+        return None
 
 
 class Training(Item):
     """An item that compares trained models."""
 
+    trains = "Transformer-base"
     arms: tuple[Arm, ...]
     sources: Sources
     apart = False
@@ -85,9 +92,18 @@ class Training(Item):
         return True
 
     def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
+        """The settings of the runs it needs, by name, warm starts left out."""
         arms = [arm for arm in self.arms if self.offered(arm, scale)] if order is None else self.chosen(order)
         overrides = () if order is None else order.overrides
         return {arm.name: TranslationConfig(**self.sources.settings(arm, scale, overrides)) for arm in arms}
+
+    def check(self, order: Order) -> Results:
+        from .checking import check  # noqa: PLC0415  (which knows items)
+
+        return check(self, order)
+
+    def follow(self, order: Order) -> None:
+        self.runs(order)
 
     def runs(self, order: Order) -> tuple[list[Arm], Runs]:
         """Make the runs of an order."""

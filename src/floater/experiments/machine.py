@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -24,6 +24,28 @@ from .arms import Arm
 Runs = dict[str, list[RunFolder]]
 """The runs of each arm, by key, one a seed."""
 _LOOK = 0.5  # seconds between two looks at the runs
+
+
+class Work(Protocol):
+    """What a process of its own can do while others do the same."""
+
+    @property
+    def label(self) -> str:
+        """What its bar is called."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """Where its bar ends."""
+        ...
+
+    def step(self) -> tuple[int, str]:
+        """How far it is, and what to say beside it."""
+        ...
+
+    def perform(self, console: Console | None = None) -> None:
+        """Do it, or go on with it; in silence unless there is a console."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,14 +66,25 @@ class Job:
             now["vocabulary"] = before["vocabulary"]  # a warm start takes it over
         return before == now and folder.facts().get("updates") == now["training"]["updates"]
 
+    @property
+    def total(self) -> int:
+        """The updates it takes."""
+        return self.config.training.updates
+
     def step(self) -> tuple[int, str]:
         """The last update that was logged, and what to say beside it."""
         rows = list(RunFolder(self.path).metrics())
         step = max((row.get("step", 0) for row in rows), default=0)
         losses = [row["loss"] for row in rows if "loss" in row]
-        if step >= self.config.training.updates:
+        if step >= self.total:
             return step, "translating the test set"
         return step, f"loss {losses[-1]:.2f}" if losses else "reading and encoding"
+
+    def perform(self, console: Console | None = None) -> None:
+        """Make the run, or go on with it; its test set is translated at the end."""
+        from ..tasks.translation import run  # noqa: PLC0415  (a worker imports it, the parent need not)
+
+        run.train(self.config, self.path, resume=self.path.exists(), console=console or Console(file=StringIO()))
 
 
 def job_of(arm: Arm, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False) -> Job:
@@ -100,26 +133,18 @@ def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> N
     if workers == 1 and not (apart and "RANK" not in os.environ):  # under accelerate all processes make each run together
         for job in todo:
             console.print(f"training {job.label} …", highlight=False)
-            perform(job, Console(quiet=True) if os.environ.get("RANK", "0") != "0" else console)
+            job.perform(Console(quiet=True) if os.environ.get("RANK", "0") != "0" else console)
     elif todo:
-        _side_by_side(todo, workers, console)
+        side_by_side(todo, workers, console)
 
 
-def perform(job: Job, console: Console | None = None) -> None:
-    """Make one run, or go on with it; its test set is translated at the end."""
-    from ..tasks.translation import run  # noqa: PLC0415  (a worker imports it, the parent need not)
-
-    run.train(job.config, job.path, resume=job.path.exists(), console=console or Console(file=StringIO()))
-
-
-def _side_by_side(jobs: Sequence[Job], workers: int, console: Console) -> None:
-    """Several runs at a time, each in its own process, with a bar for each."""
+def side_by_side(jobs: Sequence[Work], workers: int, console: Console) -> None:
+    """Several at a time, each in its own process, with a bar for each."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     pool = ProcessPoolExecutor(min(workers, len(jobs)), context, initializer=_watch_parent, max_tasks_per_child=1)
     with _bars(console) as bars, pool:
-        tasks: list[tuple[Job, TaskID, Future[None]]] = [
-            (job, bars.add_task(job.label, total=job.config.training.updates, words="waiting"), pool.submit(perform, job))
-            for job in jobs
+        tasks: list[tuple[Work, TaskID, Future[None]]] = [
+            (job, bars.add_task(job.label, total=job.total, words="waiting"), pool.submit(job.perform)) for job in jobs
         ]
         told: set[str] = set()
         while True:
@@ -127,7 +152,7 @@ def _side_by_side(jobs: Sequence[Job], workers: int, console: Console) -> None:
                 if future.done() and job.label not in told:
                     told.add(job.label)
                     future.result()
-                    bars.update(task, completed=job.config.training.updates, words="done")
+                    bars.update(task, completed=job.total, words="done")
                     if not console.is_terminal:
                         console.print(f"trained and tested {job.label}", highlight=False)
                 elif future.running() and not future.done():

@@ -16,17 +16,21 @@ from ..report.results import Results
 from ..training.start import on_cpu
 from .arms import SCALES
 from .capabilities import Capabilities
-from .checking import check
 from .efficiency import Efficiency
 from .heatmaps import HeatMaps
-from .item import Item, Order, Training
+from .item import Item, Order
 from .nmt import Translation
 from .rnn import Recurrent
 from .s2l import ShortToLong
 from .tables import show
+from .understanding import Glue, Race, Squad
 
 ITEMS: dict[str, Item] = {
-    item.name: item for item in (Capabilities(), Translation(), ShortToLong(), Recurrent(), HeatMaps(), Efficiency())
+    item.name: item
+    for item in (
+        *(Capabilities(), Translation(), Glue(), Race(), Squad()),
+        *(ShortToLong(), Recurrent(), HeatMaps(), Efficiency()),
+    )
 }
 """What can be reproduced; a new item is a file and an entry here."""
 
@@ -63,20 +67,20 @@ def reproduce(
         raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {scale!r}.")
     item = ITEMS[name]
     order = Order(known, out / f"{name}-{scale}", seeds, 1 if scale == "paper" else workers, console, keys, overrides)
-    if check_only and not item.configs(known, order):
-        console.print(f"{item.title}: trains nothing, so there is nothing to check", highlight=False)
-        return None
     if check_only:
-        show(check(item, order), console)
+        found = item.check(order)
+        if found is None:
+            console.print(f"{item.title}: trains nothing, so there is nothing to check", highlight=False)
+        else:
+            show(found, console)
         return None
-    if scale == "paper" and item.configs(known, order) and on_cpu():
+    if scale == "paper" and item.trains is not None and on_cpu():
         raise RunError(
-            f"The scale paper trains Transformer-base for days on GPUs, but this machine has none; `floater reproduce {name} "
+            f"The scale paper trains {item.trains} for days on GPUs, but this machine has none; `floater reproduce {name} "
             "--scale paper --check` builds everything without training, and --scale small runs here."
         )
     if os.environ.get("RANK", "0") != "0":  # under accelerate the first process tells what all of them trained
-        if isinstance(item, Training):
-            item.runs(order)
+        item.follow(order)
         return None
     threads = torch.get_num_threads()
     try:

@@ -107,7 +107,7 @@ def _show_table(table: Table, console: Console) -> None:
         title=table.title, caption=table.note or None, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
     for number, heading in enumerate(table.columns):
-        printed.add_column(heading, justify="right" if number else "left", no_wrap=not number)
+        printed.add_column(heading, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in table.rows:
         printed.add_row(*map(cell_text, row))
     console.print(printed, highlight=False)

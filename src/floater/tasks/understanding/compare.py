@@ -53,7 +53,8 @@ def compare(
         begun[seed] = _start(kind, arms, path / START, seed, console)
         for arm, settings in arms.items():
             console.print(f"{path.name}: {arm}, seed {seed}", highlight=False)
-            train(kind, settings, path / _name(arm, seed), resume=resume, console=console)
+            place = path / _name(arm, seed)
+            train(kind, settings, place, resume=resume and place.exists(), console=console)
     found = summary(kind(config), path, begun)
     write_text(path / COMPARISON, json.dumps(found, indent=2) + "\n")
     for name, sets in found["arms"].items():

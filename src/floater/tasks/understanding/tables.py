@@ -50,16 +50,20 @@ def markdown(comparisons: Sequence[dict[str, Any]]) -> str:
         "Medians over seeds; paired bootstrap over examples, the same resamples for all seeds. Main measures are bold.",
         "",
     ]
-    for arm, tally in count(comparisons).items():
-        lines.append(
-            f"- {arm}, counted as the paper does: {tally['wins']} wins, {tally['losses']} losses, {tally['ties']} ties; "
-            f"by intervals that exclude 0: {tally['clear wins']} wins, {tally['clear losses']} losses, {tally['unclear']} open."
-        )
-    for found in comparisons:
-        lines += [
-            f"- {found['name']}, before training: {words}." for words in sorted({described(one) for one in found["start"].values()})
-        ]
+    lines += [f"- {line}" for line in conclusions(comparisons)]
     return "\n".join(lines) + "\n"
+
+
+def conclusions(comparisons: Sequence[dict[str, Any]]) -> list[str]:
+    """The counts, and what was seen before training, one sentence each."""
+    lines = [
+        f"{arm}, counted as the paper does: {tally['wins']} wins, {tally['losses']} losses, {tally['ties']} ties; "
+        f"by intervals that exclude 0: {tally['clear wins']} wins, {tally['clear losses']} losses, {tally['unclear']} open."
+        for arm, tally in count(comparisons).items()
+    ]
+    for found in comparisons:
+        lines += [f"{found['name']}, before training: {words}." for words in sorted(map(described, found["start"].values()))]
+    return list(dict.fromkeys(lines))
 
 
 def described(start: Mapping[str, Any]) -> str:

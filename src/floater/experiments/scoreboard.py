@@ -1,0 +1,131 @@
+"""Comparisons of understanding as results: our tables, and Tables 3 to 5 of the paper beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..report.results import Cell, Paper, Table
+from ..tasks.understanding.tables import conclusions, rows
+from .tables import mean
+
+Published = Mapping[str, Mapping[str, tuple[float, float]]]
+"""The paper's numbers, of RoBERTa and of FLOATER: by size of the model ("base", "large"), then by measure."""
+
+
+def _accuracy(base: tuple[float, float], large: tuple[float, float], measure: str = "accuracy") -> Published:
+    return {"base": {measure: base}, "large": {measure: large}}
+
+
+PAPER: dict[str, Published] = {
+    "CoLA": _accuracy((63.6, 63.4), (68.0, 69.0), "matthews"),
+    "SST-2": _accuracy((94.8, 95.1), (96.4, 96.7)),
+    "MRPC": _accuracy((88.2, 89.0), (90.9, 91.4)),
+    "QQP": _accuracy((91.9, 91.7), (92.2, 92.2)),
+    "STS-B": _accuracy((91.2, 91.5), (92.4, 92.5), "pearson"),
+    "MNLI": _accuracy((87.6, 87.7), (90.2, 90.4)),
+    "QNLI": _accuracy((92.8, 93.1), (94.7, 94.8)),
+    "RTE": _accuracy((78.7, 80.5), (86.6, 87.0)),
+    "RACE": {"large": {"accuracy": (82.8, 83.3), "middle": (86.5, 87.1), "high": (81.3, 81.7)}},
+    "SQuAD 1.1": {"large": {"f1": (94.6, 94.6), "exact": (88.9, 88.9)}},
+    "SQuAD 2.0": {"large": {"f1": (89.4, 89.5), "exact": (86.5, 86.6)}},
+}
+"""Tables 3 (GLUE), 4 (RACE, test) and 5 (SQuAD, dev) of the paper, by benchmark."""
+
+
+def compared(found: Mapping[str, dict[str, Any]], title: str, note: str, size: str) -> Table:
+    """Both arms on every set and measure.
+
+    Args:
+        found: comparisons, by the name of their benchmark.
+        title: of the table.
+        note: on what it was measured, and what the paper's numbers are of.
+        size: of the paper's models whose numbers stand beside ours.
+    """
+    made: list[list[Cell]] = []
+    for name, comparison in found.items():
+        for row in rows([comparison]):
+            theirs = PAPER[name][size].get(row["measure"])
+            made.append(
+                [
+                    name,
+                    row["set"],
+                    row["measure"],
+                    row["base"],
+                    row["other"],
+                    row["difference"],
+                    f"{row['low']:+.2f} to {row['high']:+.2f}",
+                    f"{row['p_value']:.3f}",
+                    row["examples"],
+                    *([None, None] if theirs is None else map(_paper, theirs)),
+                ]
+            )
+    return Table(
+        title=title,
+        note=f"{note} Medians over seeds; interval and p by a paired bootstrap over examples, the same resamples for all seeds.",
+        columns=[
+            *("task", "set", "measure", "without", "FLOATER", "difference", "95 % interval", "p", "examples"),
+            *("paper, without", "paper, FLOATER"),
+        ],
+        rows=made,
+    )
+
+
+def by_seed(found: Mapping[str, dict[str, Any]]) -> Table:
+    """How runs differ by their seeds, on the main measures, and how long they took."""
+    made: list[list[Cell]] = []
+    for name, comparison in found.items():
+        for row in (row for row in rows([comparison]) if row["main"]):
+            arms = comparison["base"], row["arm"]
+            seconds = [[one for one in comparison["training_seconds"][arm] if one is not None] for arm in arms]
+            made.append(
+                [
+                    f"{name}, {row['set']}",
+                    row["measure"],
+                    len(comparison["seeds"]),
+                    *(mean(row["seeds"][arm]) for arm in arms),
+                    *(mean(values) if values else None for values in seconds),
+                ]
+            )
+    return Table(
+        title="Runs by seed",
+        note="Mean ± deviation over seeds; seconds are of training, on a machine that may have done other things.",
+        columns=["task", "measure", "seeds", "without", "FLOATER", "without, s", "FLOATER, s"],
+        rows=made,
+    )
+
+
+def published(names: Sequence[str]) -> Table:
+    """What the paper itself has of these benchmarks."""
+    made: list[list[Cell]] = [
+        [name, size, measure, _paper(without), _paper(with_flow), _paper(round(with_flow - without, 1))]
+        for name in names
+        for size, measures in PAPER[name].items()
+        for measure, (without, with_flow) in measures.items()
+    ]
+    return Table(
+        title="The paper's own numbers",
+        note="Of RoBERTa. The paper does not name GLUE's measures; they are taken to be those of RoBERTa's own paper.",
+        columns=["task", "size", "measure", "without", "FLOATER", "difference"],
+        rows=made,
+    )
+
+
+def summary(found: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Wins and losses, ours and the paper's, and what was seen before training."""
+    ours = conclusions([{**comparison, "name": name} for name, comparison in found.items()])
+    return [*ours, *(line for size in ("base", "large") if (line := _counted(list(found), size)) is not None)]
+
+
+def _counted(names: Sequence[str], size: str) -> str | None:
+    """The paper's wins on the measures that count: the first of each benchmark."""
+    pairs = [next(iter(PAPER[name][size].values())) for name in names if size in PAPER[name]]
+    if not pairs:
+        return None
+    wins, losses = sum(after > before for before, after in pairs), sum(after < before for before, after in pairs)
+    ties = len(pairs) - wins - losses
+    return f"The paper's {size} model, on these: {wins} wins, {losses} losses, {ties} ties; it gives no intervals."
+
+
+def _paper(value: float) -> Paper:
+    return Paper(paper=value)
