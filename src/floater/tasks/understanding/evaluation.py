@@ -66,7 +66,8 @@ def evaluate(
         for measure, value in problem.scores(found.table).items():
             half = interval(problem.measures[measure], found.table) if measure in problem.measures else None
             scores[measure] = {"score": value, "interval": half, "signature": _signature(problem, measure, len(found.table))}
-    scores |= {"examples": len(part), "seconds": round(time.perf_counter() - begun, 1), "data": part.fingerprint()}
+    seconds = round(time.perf_counter() - begun, 1)
+    scores |= {"examples": len(found.table) or len(part), "seconds": seconds, "data": part.fingerprint()}
     folder.add_scores(name, scores)
     return scores
 
