@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, RobertaConfig
 
 from ..attach import attach, attachment
-from ..attach.attachment import base_of
+from ..attach.layouts import base_of
 from ..encoders import Encoder
 from ..errors import ConfigError
 from ..report.results import Cell, Table
