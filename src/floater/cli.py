@@ -6,7 +6,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -258,13 +258,26 @@ def main() -> None:
     """Entry point: mistakes of the user end in one line and exit code 2."""
     started = time.perf_counter()
     try:
-        app()
+        code = app(sys.argv[1:] or ["--help"], prog_name="floater", standalone_mode=False)
+    except typer.TyperException as error:  # what typer itself finds wrong, which it would draw as a box of five lines
+        asked = getattr(error, "ctx", None)
+        hint = f" See `{asked.command_path} --help`." if asked is not None else ""
+        words = str(getattr(error, "format_message", error.__str__)())
+        _fail(words.rstrip(".?") + ("?" if words.endswith("?") else ".") + hint)
     except FloaterError as error:
-        typer.echo(f"floater: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
     except OSError as error:
-        typer.echo(f"floater: {error.filename or 'a file'} cannot be used: {error.strerror or error}.", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo(f"floater: stopped after {time.perf_counter() - started:.0f} s.", err=True)
-        sys.exit(130)
+        _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}.")
+    else:
+        if code == _INTERRUPTED:
+            typer.echo(f"floater: stopped after {time.perf_counter() - started:.0f} s.", err=True)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"floater: {message}", err=True)
+    sys.exit(2)
+
+
+_INTERRUPTED = 130
+"""What typer returns after Ctrl-C."""
