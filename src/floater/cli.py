@@ -217,7 +217,10 @@ def report(
     for note in shown.notes:
         typer.echo(note, err=True)
     size = out.stat().st_size / 1e6
-    console.print(f"wrote {out} ({len(shown.runs)} runs, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
+    count = len(shown.runs)
+    console.print(
+        f"wrote {out} ({count} run{'s' if count != 1 else ''}, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 @app.command()

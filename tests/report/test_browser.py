@@ -205,3 +205,13 @@ def test_a_name_that_is_a_script_stays_a_name(tmp_path: Path, opened: Opener) ->
     page = opened(tmp_path / "report.html", 1400)
     assert page.locator("main img").count() == 0
     assert page.locator(".legend button").first.inner_text() == "<img src=x onerror=console.log(1)>"
+
+
+def test_scores_of_zero_stand_on_a_scale_from_zero(tmp_path: Path, opened: Opener) -> None:
+    """No axis of negative or millionth BLEU where nothing was right."""
+    nothing = {"pairs": 9, "bleu": {"score": 0.0, "interval": 0.0, "signature": ""}}
+    made = make_run(tmp_path / "flow", {"test": {**nothing, "bins": {"0-9": nothing, "9+": nothing}}})
+    write_report([made], tmp_path / "report.html")
+    page = opened(tmp_path / "report.html", 1400)
+    ticks = page.locator("#chart-1 svg text[text-anchor=end]").all_text_contents()
+    assert [float(words) for words in ticks] == [0, 0.2, 0.4, 0.6, 0.8, 1]

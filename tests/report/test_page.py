@@ -206,3 +206,12 @@ def test_other_folders_are_refused(name: str, message: str, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=rf"must be the folder of a run .* or of a reproduction .*, {message}"):
         gather([tmp_path / name])
+
+
+def test_the_title_does_not_claim_runs_that_a_reproduction_did_not_make(tmp_path: Path) -> None:
+    """A page of one reproduction has its title; other runs beside it are named in it."""
+    for name in ("flow", "stranger"):
+        make_run(tmp_path / name)
+    made = make_reproduction(tmp_path / "s2l", ["../flow"])
+    assert "<title>Short to long</title>" in page_of(tmp_path, made)
+    assert "<title>Short to long, and other runs</title>" in page_of(tmp_path, made, tmp_path / "stranger")

@@ -40,8 +40,9 @@ function extent(values, pad) {
   const good = values.filter((value) => value !== null && value !== undefined);
   if (!good.length) return [0, 1];
   let low = good.reduce((a, b) => Math.min(a, b)), high = good.reduce((a, b) => Math.max(a, b));
-  const room = (high - low || Math.abs(high) * 0.1 || 1) * pad;
-  return [low - room, high + room];
+  const room = (high - low || Math.abs(high) * 0.1) * pad;
+  if (low === 0 && high === 0 && pad) return [0, 1]; // nothing but zeros: not a scale of millionths
+  return [low >= 0 ? Math.max(low - room, 0) : low - room, high + room]; // what cannot be negative gets no room below zero
 }
 
 // One chart in a box. `options`: hidden(series) → boolean, toggle(series), readout element, small.

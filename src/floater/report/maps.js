@@ -101,7 +101,8 @@ class EncodingCard {
     const still = order === "as-is" || (order === "auto" && this.packed.ordered);
     this.order = this.similar || still ? null : orders[site];
     this.values = this.similar ? multiply(table, this.count, dim) : table;
-    const sizes = Float32Array.from(this.values.subarray(0, this.count * this.columns), Math.abs).sort();
+    const inner = this.similar ? Math.min(this.packed.trained || this.count, this.count) : this.count; // untrained positions may dwarf the others
+    const sizes = Float32Array.from(this.values.subarray(0, inner * this.columns), Math.abs).filter((_, i) => !this.similar || i % this.columns < inner).sort();
     this.limit = (this.similar ? sizes.at(-1) : sizes[Math.floor(0.995 * (sizes.length - 1))]) || 1;
     this.paint();
     this.move(this.at);

@@ -55,7 +55,10 @@ def _hash(inner: str) -> str:
 
 def _title(material: Material) -> str:
     if len(material.reproductions) == 1:
-        return material.reproductions[0][1].title
+        folder, results = material.reproductions[0]
+        own = {inner.resolve() for inner in results.run_folders(folder)}
+        others = any(run.path.resolve() not in own for run in material.runs)
+        return f"{results.title}, and other runs" if others else results.title
     return material.runs[0].name if len(material.runs) == 1 and not material.reproductions else "Position encodings compared"
 
 

@@ -67,20 +67,25 @@ def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) 
 
 def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
     products = maths.similarity(table)
-    limit = float(np.abs(products).max()) or 1.0
+    known = positions.trained or len(table)  # what was never trained may dwarf the rest
+    limit = float(np.abs(products[:known, :known]).max()) or 1.0
     image = axis.imshow(products, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     axis.set_xlabel("position j", fontsize=8)
     axis.set_ylabel("position i", fontsize=8)
+    if known < len(table):
+        for line in (axis.axhline, axis.axvline):
+            line(known - 0.5, color="black", linewidth=0.8, linestyle="--")
     figure.colorbar(image, ax=axis, shrink=0.9, label="p(i)·p(j)").ax.tick_params(labelsize=7)
 
 
 def _spectrum(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
-    frequencies, power = maths.spectrum(table)
-    shown = power[:, maths.by_speed(table)]
+    known = table[: positions.trained] if positions.trained is not None and positions.trained > 1 else table
+    frequencies, power = maths.spectrum(known)
+    shown = power[:, maths.by_speed(known)]
     extent = (0, table.shape[1], 0, float(frequencies[-1]))
     image = axis.imshow(shown, aspect="auto", origin="lower", cmap="viridis", vmin=-60, vmax=0, extent=extent)
     axis.set_xlabel("dimension (ordered by speed)", fontsize=8)
-    axis.set_ylabel("cycles a position", fontsize=8)
+    axis.set_ylabel(f"cycles a position, of the first {len(known)}", fontsize=8)
     figure.colorbar(image, ax=axis, shrink=0.9, label="dB").ax.tick_params(labelsize=7)
 
 
