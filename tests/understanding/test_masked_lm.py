@@ -50,6 +50,17 @@ def test_blocks_hold_the_whole_text_in_order() -> None:
         cut(Text([" ", ""], "empty"), words, 24)
 
 
+def test_lines_may_stay_apart() -> None:
+    """Each line begins a block; a line that is too long fills several."""
+    lines, words = text(30, 4), tokenizer()
+    rows = cut(Text(lines, "text"), words, 24, apart=True)
+    expected = []
+    for line in lines:
+        tokens = words(line, add_special_tokens=False)["input_ids"]
+        expected += [tokens[i : i + 22] for i in range(0, len(tokens), 22)]
+    assert [row.tolist() for row in rows] == [tokens for tokens in expected if len(tokens) >= 4]
+
+
 def blocks(seed: int = 0, share: float = 0.15) -> Blocks:
     words = tokenizer()
     return Blocks(cut(Text(text(400, 3), "text"), words, 64), words, share, seed)

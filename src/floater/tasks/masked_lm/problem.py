@@ -47,6 +47,8 @@ class DataConfig(Config):
     hub: Hub | None = None
     wikitext: bool = False
     """The lines are WikiText's tokens: undo its marks."""
+    apart: bool = False
+    """Each line is an example of its own, such as a sentence or a reaction; else the text runs on from block to block."""
     max_train: Count | None = None
     """Train on the first so many blocks only."""
     max_valid: Count | None = None
@@ -133,7 +135,7 @@ class MaskedLM(Problem[Text, Blocks]):
         where = self.config.data
         if where.wikitext:
             part = Text([from_wikitext(line, tokenizer.unk_token or "") for line in part.lines], part.name)
-        rows = cut(part, tokenizer, self.config.max_length)
+        rows = cut(part, tokenizer, self.config.max_length, apart=where.apart)
         most = where.max_train if training else where.max_valid
         return Blocks(rows[:most], tokenizer, where.share, self.config.seed if training else _VALID_SEED)
 

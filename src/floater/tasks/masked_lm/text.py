@@ -97,8 +97,15 @@ class Blocks(Dataset[dict[str, list[int]]]):
         }
 
 
-def cut(text: Text, tokenizer: PreTrainedTokenizerBase, length: int) -> list[np.ndarray]:
-    """All tokens of a text, one line after the other, in blocks that fill `length` with the special tokens around them."""
+def cut(text: Text, tokenizer: PreTrainedTokenizerBase, length: int, *, apart: bool = False) -> list[np.ndarray]:
+    """The tokens of a text in blocks of at most `length`, with the special tokens around them.
+
+    Args:
+        text: its lines.
+        tokenizer: the model's.
+        length: tokens of a block.
+        apart: each line begins a block of its own; else they follow each other, and every block but the last is full.
+    """
     room = length - sum(map(len, _around(tokenizer)))
     if room < _SHORTEST:
         raise DataError(f"`max_length` must leave room for {_SHORTEST} tokens and the special ones, but is {length}.")
@@ -108,10 +115,10 @@ def cut(text: Text, tokenizer: PreTrainedTokenizerBase, length: int) -> list[np.
         part = lines[first : first + _TOGETHER]
         encoded = tokenizer(part, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False)
         found += [np.array(row, dtype=np.int64) for row in encoded["input_ids"]]
-    tokens = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-    rows = [row for row in np.split(tokens, range(room, len(tokens), room)) if len(row) >= _SHORTEST]
+    parts = found if apart else [np.concatenate(found)] if found else []
+    rows = [row for part in parts for row in np.split(part, range(room, len(part), room)) if len(row) >= _SHORTEST]
     if not rows:
-        raise DataError(f"{text.name} must hold at least {_SHORTEST} tokens of text, but holds {len(tokens)}.")
+        raise DataError(f"{text.name} must hold at least {_SHORTEST} tokens of text, but holds {sum(map(len, found))}.")
     return rows
 
 

@@ -1,0 +1,106 @@
+"""The tool that prepares rxnfp's masked LM, on small copies of the two packages it reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+
+import rxnfp
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 24,
+}
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "C",
+    "c",
+    "Cl",
+    "Br",
+    "O",
+    "(",
+    ")",
+    "=",
+    "1",
+    ">>",
+    ".",
+    "[C@H]",
+    "[O-]",
+    "N",
+    "%10",
+]
+
+
+def write_wheel(path: Path, state: dict[str, torch.Tensor]) -> Path:
+    weights = io.BytesIO()
+    torch.save(state, weights)
+    parts: dict[str, str | bytes] = {
+        "config.json": json.dumps(SIZES),
+        "pytorch_model.bin": weights.getvalue(),
+        "vocab.txt": "\n".join(WORDS),
+    }
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, data in parts.items():
+            packed.writestr(f"{rxnfp.WEIGHTS[2]}/{name}", data)
+    return path
+
+
+def packages(place: Path) -> tuple[Path, Path, BertForMaskedLM]:
+    """A wheel with a masked LM as torch once saved them, and an archive with reactions."""
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig(**SIZES))
+    wheel = write_wheel(place / "a.whl", model.state_dict())
+    rows = [("CCO>>CC=O", "test"), ("CCO>>CC=O", "test"), ("CCl>>CO", "test"), ("CCl>>CO", "train"), ("CBr.O>>CO", "train")]
+    table = "\trxn\tsplit\n" + "".join(f"{number}\t{reaction}\t{part}\n" for number, (reaction, part) in enumerate(rows))
+    archive = place / "b.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        entry = tarfile.TarInfo(rxnfp.REACTIONS[2])
+        entry.size = len(table)
+        made.addfile(entry, io.BytesIO(table.encode()))
+    return wheel, archive, model
+
+
+def test_model_tokens_and_reactions_are_what_the_packages_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel, archive, before = packages(tmp_path)
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["rxnfp.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)])
+    rxnfp.main()
+    assert "2 reactions to train on, 1 held out" in capsys.readouterr().out
+    assert (out / "train.txt").read_text() == "CCO>>CC=O\nCCl>>CO\n"
+    assert (out / "valid.txt").read_text() == "CBr.O>>CO\n"  # what stands in both parts is trained on only
+    after, tokenizer = AutoModelForMaskedLM.from_pretrained(out / "model").eval(), AutoTokenizer.from_pretrained(out / "model")
+    found = tokenizer("C[C@H](Br)c%10[O-]>>Cl.X")["input_ids"]
+    expected = ["[CLS]", "C", "[C@H]", "(", "Br", ")", "c", "%10", "[O-]", ">>", "Cl", ".", "[UNK]", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(found) == expected
+    ids = torch.tensor([found])
+    with torch.no_grad():
+        assert torch.equal(after(input_ids=ids).logits, before.eval()(input_ids=ids).logits)
+
+
+def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel, archive, _ = packages(tmp_path)
+    write_wheel(wheel, {"other.weight": torch.zeros(1)})
+    monkeypatch.setattr(sys, "argv", ["rxnfp.py", "--out", str(tmp_path / "out"), "--wheel", str(wheel), "--archive", str(archive)])
+    with pytest.raises(SystemExit) as stop:
+        rxnfp.main()
+    assert stop.value.code == 2
+    assert "does not hold the masked LM that was expected" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "model").exists()

