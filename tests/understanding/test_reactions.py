@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
-import rxnfp
+import reactions
 
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -57,7 +57,7 @@ def write_wheel(path: Path, state: dict[str, torch.Tensor]) -> Path:
     }
     with zipfile.ZipFile(path, "w") as packed:
         for name, data in parts.items():
-            packed.writestr(f"{rxnfp.WEIGHTS[2]}/{name}", data)
+            packed.writestr(f"{reactions.WEIGHTS[2]}/{name}", data)
     return path
 
 
@@ -70,7 +70,7 @@ def packages(place: Path) -> tuple[Path, Path, BertForMaskedLM]:
     table = "\trxn\tsplit\n" + "".join(f"{number}\t{reaction}\t{part}\n" for number, (reaction, part) in enumerate(rows))
     archive = place / "b.tar.gz"
     with tarfile.open(archive, "w:gz") as made:
-        entry = tarfile.TarInfo(rxnfp.REACTIONS[2])
+        entry = tarfile.TarInfo(reactions.REACTIONS[2])
         entry.size = len(table)
         made.addfile(entry, io.BytesIO(table.encode()))
     return wheel, archive, model
@@ -81,8 +81,8 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
 ) -> None:
     wheel, archive, before = packages(tmp_path)
     out = tmp_path / "out"
-    monkeypatch.setattr(sys, "argv", ["rxnfp.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)])
-    rxnfp.main()
+    monkeypatch.setattr(sys, "argv", ["reactions.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)])
+    reactions.main()
     assert "2 reactions to train on, 1 held out" in capsys.readouterr().out
     assert (out / "train.txt").read_text() == "CCO>>CC=O\nCCl>>CO\n"
     assert (out / "valid.txt").read_text() == "CBr.O>>CO\n"  # what stands in both parts is trained on only
@@ -98,9 +98,11 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
 def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     wheel, archive, _ = packages(tmp_path)
     write_wheel(wheel, {"other.weight": torch.zeros(1)})
-    monkeypatch.setattr(sys, "argv", ["rxnfp.py", "--out", str(tmp_path / "out"), "--wheel", str(wheel), "--archive", str(archive)])
+    monkeypatch.setattr(
+        sys, "argv", ["reactions.py", "--out", str(tmp_path / "out"), "--wheel", str(wheel), "--archive", str(archive)]
+    )
     with pytest.raises(SystemExit) as stop:
-        rxnfp.main()
+        reactions.main()
     assert stop.value.code == 2
     assert "does not hold the masked LM that was expected" in capsys.readouterr().err
     assert not (tmp_path / "out" / "model").exists()

@@ -1,6 +1,6 @@
 """Prepare the masked LM of chemical reactions in the PyPI package rxnfp, and real reactions, for configs/mlm/rxnfp.yaml.
 
-    python tools/rxnfp.py --out data/rxnfp
+    python tools/reactions.py --out data/rxnfp
 
 The weights are in the wheel of rxnfp 0.1.0 (a pickle, read with `weights_only`), the reactions (Schneider et al.'s 50,000 from US
 patents, a data set of rxnfp's own paper) in the source archive of drfp 0.3.7, 97 MB. Both are fetched with pip, or given as files.
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def fail(message: str) -> int:
-    print(f"rxnfp.py: {message}", file=sys.stderr)
+    print(f"reactions.py: {message}", file=sys.stderr)
     return 2
 
 
