@@ -194,6 +194,6 @@ def _pretrained(rounds: int, console: Console) -> str:
 def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
     console.print("\n[bold]5. Drawing[/bold]", highlight=False)
     figure = line_chart(results.figures[0], out / "short-to-long.png")
-    tables = {arm.name: heatmaps.first_site(runs[arm.key][0].path)[0] for arm in ARMS}
+    tables = {arm.name: heatmaps.first_site(runs[arm.key][0].path) for arm in ARMS}
     maps = heatmaps.draw(tables, out / "encodings.png", "Trained position encodings (first site)")
     console.print(f"   short to long: {figure}\n   heat maps of the encodings: {maps}", highlight=False, soft_wrap=True)

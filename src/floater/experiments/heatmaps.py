@@ -37,8 +37,7 @@ class HeatMaps(Training):
     def reproduce(self, order: Order) -> Results:
         arms, runs = self._borrowed(order)
         tables = {arm.name: first_site(runs[arm.key][0].path) for arm in arms}
-        drawn = {name: table for name, (table, _) in tables.items()}
-        path = draw(drawn, order.folder / "heatmaps.png", f"Trained encodings, scale {order.scale}")
+        path = draw(tables, order.folder / "heatmaps.png", f"Trained encodings, scale {order.scale}")
         order.console.print(f"drew {path}", highlight=False)
         rows: list[list[Cell]] = []
         for arm in arms:
@@ -82,9 +81,16 @@ def first_site(path: Path) -> tuple[NDArray[np.float32], int]:
     return found.tables[0], found.trained or len(found.times)
 
 
-def draw(tables: dict[str, NDArray[np.float32]], path: Path, title: str) -> Path:
-    """The heat maps; the sinusoid's dimensions stay in place, as in the paper."""
-    return heat_maps(tables, path, as_is=[name for name in tables if name.lower().startswith("sinusoid")], title=title)
+def draw(found: dict[str, tuple[NDArray[np.float32], int]], path: Path, title: str) -> Path:
+    """The heat maps of encodings and how many positions training saw; a sinusoid's dimensions stay in place, as in the paper."""
+    length = min(len(table) for table, _ in found.values())  # the same positions for all
+    return heat_maps(
+        {name: table[:length] for name, (table, _) in found.items()},
+        path,
+        as_is=[name for name in found if name.lower().startswith("sinusoid")],
+        title=title,
+        trained=min(trained for _, trained in found.values()),
+    )
 
 
 def movement(table: NDArray[np.float32], trained: int) -> tuple[float, float | None]:

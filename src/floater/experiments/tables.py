@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -103,14 +104,36 @@ def show(results: Results, console: Console) -> None:
 
 
 def _show_table(table: Table, console: Console) -> None:
+    rows = [[cell_text(cell) for cell in row] for row in table.rows]
+    if _narrowest(table.columns, rows) > console.width:
+        _show_rows(table, rows, console)
+        return
     printed = Printed(
         title=table.title, caption=table.note or None, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
     for number, heading in enumerate(table.columns):
         printed.add_column(heading, justify="right" if number else "left", no_wrap=not number, overflow="fold")
-    for row in table.rows:
-        printed.add_row(*map(cell_text, row))
+    for row in rows:
+        printed.add_row(*row)
     console.print(printed, highlight=False)
+
+
+def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Characters a table needs if words and numbers stay whole; its first column stays as it is."""
+    first, *others = zip(columns, *rows, strict=True)
+    needed = [max(map(len, first)), *(max(len(word) for cell in column for word in cell.split() or [""]) for column in others)]
+    return sum(needed) + 3 * len(columns)
+
+
+def _show_rows(table: Table, rows: Sequence[Sequence[str]], console: Console) -> None:
+    """A table that is wider than the terminal, as a paragraph a row: numbers broken in two are no numbers."""
+    lines = [table.title]
+    for name, *cells in rows:
+        told = " · ".join(
+            f"{heading} {cell}" for heading, cell in zip(table.columns[1:], cells, strict=True) if cell != cell_text(None)
+        )
+        lines += [f"  {name}", *(f"    {line}" for line in textwrap.wrap(told, max(console.width - 4, 20), break_on_hyphens=False))]
+    console.print("\n".join([*lines, *([table.note] if table.note else [])]), highlight=False, markup=False)
 
 
 def cell_text(cell: object) -> str:

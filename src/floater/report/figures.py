@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from .maths import Table, by_speed, limit_of
 
 
-def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", as_is: Collection[str] = ()) -> Path:
+def heat_maps(
+    tables: Mapping[str, Table], path: Path, *, title: str = "", as_is: Collection[str] = (), trained: int | None = None
+) -> Path:
     """One heat map (position × dimension) for each encoding, after Figure 4 of the paper.
 
     Args:
@@ -23,10 +25,11 @@ def heat_maps(tables: Mapping[str, Table], path: Path, *, title: str = "", as_is
         title: heading of the figure.
         as_is: names of encodings whose dimensions stay in place; those of the others are ordered by how fast they
             change, which makes the structure visible.
+        trained: positions that training saw; a line ends them, and the colours are theirs.
     """
     figure, axes = grid(len(tables))
     for axis, (name, table) in zip(axes, tables.items(), strict=False):
-        heat_map(figure, axis, table, permute=name not in as_is)
+        heat_map(figure, axis, table, permute=name not in as_is, trained=trained)
         axis.set_title(name, fontsize=11)
     if title:
         figure.suptitle(title, fontsize=12)
@@ -45,14 +48,17 @@ def grid(count: int, columns: int = 2) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(axes[:count])
 
 
-def heat_map(figure: Figure, axis: Axes, table: Table, *, permute: bool) -> None:
-    """A table as colours, its dimensions as they are or ordered by speed."""
-    shown = table[:, by_speed(table)] if permute else table
-    limit = limit_of(shown)
+def heat_map(figure: Figure, axis: Axes, table: Table, *, permute: bool, trained: int | None = None) -> None:
+    """A table as colours, its dimensions as they are or ordered by speed; what was never trained may leave the scale."""
+    known = table[:trained]
+    shown = table[:, by_speed(known)] if permute else table
+    limit = limit_of(known)
     image = axis.imshow(shown, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     axis.set_xlabel("dimension" + (" (ordered by speed)" if permute else ""), fontsize=9)
     axis.set_ylabel("position", fontsize=9)
     axis.tick_params(labelsize=8)
+    if len(known) < len(table):
+        axis.axhline(len(known) - 0.5, color="black", linewidth=0.8, linestyle="--")
     figure.colorbar(image, ax=axis, shrink=0.9).ax.tick_params(labelsize=8)
 
 

@@ -49,9 +49,7 @@ def check_plot(kind: str, path: Path) -> None:
 
 
 def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
-    heat_map(figure, axis, table, permute=True)
-    if positions.trained is not None and positions.trained < len(table):
-        axis.axhline(positions.trained - 0.5, color="black", linewidth=0.8, linestyle="--")
+    heat_map(figure, axis, table, permute=True, trained=positions.trained)
 
 
 def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
