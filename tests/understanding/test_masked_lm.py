@@ -127,6 +127,24 @@ def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
     assert model.get_input_embeddings().weight.requires_grad is False
 
 
+@pytest.mark.parametrize("kind", ["roberta", "bert"])
+def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: str) -> None:
+    """Its guesses are then worth about as much as knowing how often each token occurs, and far more than none."""
+    often = ["the the the the dog the the dog the the"] * 40
+    settings = masked(tmp_path, kind, max_length=16)
+    for path in (*settings["data"]["train"], *settings["data"]["valid"]):
+        Path(path).write_text("\n".join(often) + "\n")
+    config = MaskedConfig(**{**settings, "training": settings["head"]["training"]}).bare()
+    prepared = run.prepare(MaskedLM(config))
+    model = run.start(prepared).eval()
+    inputs = prepared.problem.collate(prepared.tokenizer)([prepared.valid[number] for number in range(len(prepared.valid))])
+    with torch.no_grad():
+        loss = float(prepared.problem.loss(model, inputs)) / float(inputs["labels"].ne(-100).sum())
+    share = np.array([0.8, 0.2])
+    assert loss == pytest.approx(float(-(share * np.log(share)).sum()), abs=0.7)
+    assert loss < 0.5 * np.log(len(prepared.tokenizer))
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Base, control and law of motion, from a checkpoint without a head."""

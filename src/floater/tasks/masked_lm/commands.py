@@ -29,7 +29,7 @@ def with_head(config: MaskedConfig, path: Path, console: Console) -> MaskedConfi
     place = config.head.run or path
     console.print(f"{config.model.name} has no language-model head: fitting one in {place}", highlight=False)
     alone = config.model_copy(update={"training": config.head.training, "seed": 0, "dynamics": None}).bare()
-    run.train(MaskedLM, alone, place, resume=True, console=console)
+    run.train(MaskedLM, alone, place, resume=place.exists(), console=console)
     return config.model_copy(update={"model": config.model.model_copy(update={"name": str(place / "model")})})
 
 

@@ -118,6 +118,26 @@ class MaskedLM(Problem[Text, Blocks]):
     def measures(self) -> dict[str, Measure]:
         return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0)}
 
+    def prime(self, model: nn.Module, train: Blocks) -> None:
+        """Let a new head begin with the frequencies of tokens and logits of deviation about 1, not with wild guesses.
+
+        Its bias would need thousands of updates to get there. Square layers begin as the identity.
+        """
+        embeddings: Any = getattr(model, "get_output_embeddings", lambda: None)()
+        if not isinstance(embeddings, nn.Linear):
+            return
+        inner = {id(module) for module in (*base_of(model).modules(), embeddings)}
+        with torch.no_grad():
+            if embeddings.bias is not None:
+                seen = torch.from_numpy(train.counts(embeddings.out_features)).to(embeddings.bias) + 1
+                embeddings.bias.copy_((seen / seen.sum()).log())
+            length = embeddings.weight.norm(dim=1).mean()
+            for module in (one for one in model.modules() if id(one) not in inner):
+                if isinstance(module, nn.Linear) and module.in_features == module.out_features:
+                    nn.init.eye_(module.weight)
+                elif isinstance(module, nn.LayerNorm):
+                    module.weight.fill_(1 / float(length))
+
     def parts(self) -> dict[str, Text]:
         where = self.config.data
         if where.hub is not None:

@@ -78,6 +78,10 @@ class Blocks(Dataset[dict[str, list[int]]]):
         """Tokens of each block, special ones included."""
         return np.array([len(row) + len(self._before) + len(self._behind) for row in self._rows])
 
+    def counts(self, size: int) -> np.ndarray:
+        """How often each of the first `size` tokens occurs."""
+        return np.bincount(np.concatenate(self._rows), minlength=size)[:size]
+
     def __getitem__(self, number: int) -> dict[str, list[int]]:
         row = self._rows[number]
         random = np.random.default_rng([self._seed, self._epoch, number])

@@ -98,6 +98,9 @@ class Problem(ABC, Generic[P, F]):
         """Settings of the model's config that the head needs."""
         return {}
 
+    def prime(self, model: nn.Module, train: F) -> None:
+        """Change a new head before it is fitted alone."""
+
     @abstractmethod
     def encode(self, part: P, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> F:
         """Inputs of the model."""

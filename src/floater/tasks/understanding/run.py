@@ -74,6 +74,8 @@ def start(prepared: Prepared) -> nn.Module:
     config = prepared.problem.config
     set_seed(config.seed)
     model = build(prepared.problem, prepared.where)
+    if config.training.part == "head":
+        prepared.problem.prime(model, prepared.train)
     choose(model, config.training.part)
     return model
 
