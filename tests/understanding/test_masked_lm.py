@@ -207,3 +207,27 @@ def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
     said = told(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
     assert "train: loss" in said
     assert (folder.path / "attachment" / "floater.safetensors").is_file()
+
+
+def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A head at a rate at which it only gets worse stops after one look in vain, keeps its best weights and is then finished."""
+    steps = {
+        "part": "head",
+        "updates": 12,
+        "lr": 30.0,
+        "warmup": 0.0,
+        "evaluate_every": 1,
+        "save_every": 1,
+        "patience": 1,
+        "take": "best",
+    }
+    config = MaskedConfig(**masked(tmp_path, training=steps)).bare()
+    folder = run.train(MaskedLM, config, tmp_path / "run", console=QUIET)
+    looks = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
+    assert 2 <= len(looks) < 12
+    assert folder.scores()["valid"]["loss"]["score"] == pytest.approx(min(looks), rel=1e-6)
+    assert "EarlyStopping" not in capfd.readouterr().err
+    folder.note(finished=False)  # as if killed between the last update and the end
+    before = folder.metrics()
+    assert run.train(MaskedLM, config, tmp_path / "run", resume=True, console=QUIET).facts()["finished"]
+    assert [row for row in folder.metrics() if "loss" in row] == [row for row in before if "loss" in row]

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from rich.console import Console
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, TrainingArguments
+from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from .patience import Patience
 from .progress import Progressing
 from .records import RunFolder
 from .settings import Pace, TrainingSettings
@@ -119,7 +120,7 @@ def assemble(
     if training.update_every > 1:
         trainer.add_callback(UpdateEvery(training.update_every))
     if training.patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=training.patience))
+        trainer.add_callback(Patience(early_stopping_patience=training.patience))
     return trainer
 
 

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from ..errors import ConfigError, RunError
+from .patience import Patience
 from .records import RunFolder
 from .trainer import checkpoints, state_of, step_of, verify
 
@@ -77,6 +78,4 @@ def finished(checkpoint: Path, updates: int, patience: int | None) -> bool:
     """Whether all updates were made, or patience ran out."""
     if step_of(checkpoint) >= updates:
         return True
-    stopper = state_of(checkpoint).get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
-    waited: int = stopper.get("attributes", {}).get("early_stopping_patience_counter", 0)
-    return patience is not None and waited >= patience
+    return patience is not None and Patience.waited(state_of(checkpoint)) >= patience
