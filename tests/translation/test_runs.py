@@ -245,7 +245,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, positions: dict[s
         assert start(killed, *(("--resume",) if killed.exists() else ()), script=("-c", KILLER, kind, str(count))) == -9
         assert [path.name for path in checkpoints(killed / "checkpoints")][-1] == f"checkpoint-{left}"
         assert not any((path / "half").exists() for path in checkpoints(killed / "checkpoints"))
+    noted = RunFolder(killed).facts()["training_seconds"]
     assert start(killed, "--resume") == 0
+    assert RunFolder(killed).facts()["training_seconds"] > noted > 0
     for name in ("model/model.safetensors", "model/floater.safetensors", "checkpoints/checkpoint-12/model.safetensors"):
         one, other = (load_file(tmp_path / folder / name) for folder in ("whole", "killed"))
         assert one.keys() == other.keys()

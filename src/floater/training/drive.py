@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import torch
 from rich.console import Console
-from transformers import set_seed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.utils import logging
 
 from .records import RunFolder, peak_memory
@@ -52,9 +53,25 @@ def drive(
     set_seed(seed)
     if latest and finished(latest[0], updates, patience):
         return
-    begun = time.perf_counter()
+    clock = _Clock(folder, folder.facts().get("training_seconds", 0.0) if latest else 0.0)
+    trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
     if trainer.is_world_process_zero():
-        earlier = folder.facts().get("training_seconds", 0.0) if latest else 0.0
-        seconds = round(earlier + time.perf_counter() - begun, 1)
-        folder.note(training_seconds=seconds, updates=trainer.state.global_step, peak_memory_mb=peak_memory())
+        folder.note(training_seconds=clock.seconds(), updates=trainer.state.global_step, peak_memory_mb=peak_memory())
+
+
+class _Clock(TrainerCallback):
+    """How long a run has trained, over all its starts: noted with every checkpoint, so that a kill does not lose it."""
+
+    def __init__(self, folder: RunFolder, earlier: float) -> None:
+        self._folder, self._earlier = folder, earlier
+        self._begun = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Of this start and those before it."""
+        return round(self._earlier + time.perf_counter() - self._begun, 1)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Note it."""
+        if state.is_world_process_zero:
+            self._folder.note(training_seconds=self.seconds())
