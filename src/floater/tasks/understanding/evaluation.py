@@ -29,6 +29,7 @@ from .models import ATTACHMENT, load_trained
 from .predicting import judged
 from .problem import Part, Problem
 from .resampling import interval, paired_bootstrap
+from .tables import digits_of
 
 
 def evaluate(
@@ -137,8 +138,9 @@ def describe(scores: Mapping[str, Any]) -> str:
     words = []
     for name, found in scores.items():
         if isinstance(found, dict) and "score" in found:
-            more = f" ± {found['interval']:.2f}" if found["interval"] is not None else ""
-            words.append(f"{name} {found['score']:.2f}{more}")
+            digits = digits_of(name)
+            more = f" ± {found['interval']:.{digits}f}" if found["interval"] is not None else ""
+            words.append(f"{name} {found['score']:.{digits}f}{more}")
     return f"{', '.join(words) or 'no labels, so no score'} ({scores['examples']:,} examples)"
 
 
@@ -156,7 +158,6 @@ def compare_runs(problem: Problem[Any, Any], base: RunFolder, other: RunFolder, 
 
 def difference(values: Mapping[str, Any], measure: str) -> str:
     """A paired difference in words."""
-    return (
-        f"{values['difference']:+.2f} {measure} (95 % {values['low']:+.2f} to {values['high']:+.2f}, p = {values['p_value']:.3f}; "
-        f"{values['signature']})"
-    )
+    digits = digits_of(measure)
+    found, low, high = (f"{values[key]:+.{digits}f}" for key in ("difference", "low", "high"))
+    return f"{found} {measure} (95 % {low} to {high}, p = {values['p_value']:.3f}; {values['signature']})"

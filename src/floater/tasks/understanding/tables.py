@@ -6,6 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def digits_of(measure: str) -> int:
+    """Decimals that a measure is told with: losses differ by little, all others are in per cent."""
+    return 4 if measure == "loss" else 2
+
+
 def rows(comparisons: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for every config, arm, set and measure."""
     return [
@@ -41,9 +46,12 @@ def markdown(comparisons: Sequence[dict[str, Any]]) -> str:
     ]
     for row in rows(comparisons):
         measure = f"**{row['measure']}**" if row["main"] else row["measure"]
+        digits = digits_of(row["measure"])
+        base, other = (f"{row[key]:.{digits}f}" for key in ("base", "other"))
+        by, low, high = (f"{row[key]:+.{digits}f}" for key in ("difference", "low", "high"))
         lines.append(
-            f"| {row['name']} | {row['set']} | {measure} | {row['arm']} | {row['base']:.2f} | {row['other']:.2f} | "
-            f"{row['difference']:+.2f} | {row['low']:+.2f} to {row['high']:+.2f} | {row['p_value']:.3f} | {row['examples']:,} |"
+            f"| {row['name']} | {row['set']} | {measure} | {row['arm']} | {base} | {other} | {by} | {low} to {high} | "
+            f"{row['p_value']:.3f} | {row['examples']:,} |"
         )
     lines += [
         "",
