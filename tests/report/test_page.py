@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from floater.errors import FloaterError, RunError
 from floater.report.page import write_report
@@ -206,6 +207,26 @@ def test_other_folders_are_refused(name: str, message: str, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=rf"must be the folder of a run .* or of a reproduction .*, {message}"):
         gather([tmp_path / name])
+
+
+def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
+    """As `floater compare` lays them out; a run inside a run, such as a fitted head, is part of it."""
+    make_run(tmp_path / "runs" / "single")
+    for arm in ("base-0", "floater-0"):
+        make_run(tmp_path / "runs" / "glue" / "rte" / arm)
+    make_run(tmp_path / "runs" / "single" / "head")
+    found = gather([tmp_path / "runs"])
+    assert {run.name for run in found.runs} == {"base-0", "floater-0", "single"}
+
+
+def test_a_pretrained_model_alone_has_no_encodings_to_compute(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "base-0")
+    (made / POSITIONS).unlink(missing_ok=True)
+    settings = yaml.safe_load((made / "config.yaml").read_text())
+    (made / "config.yaml").write_text(yaml.safe_dump({**settings, "task": "glue", "positions": {"encoder": None}}))
+    (note,) = gather([made]).notes
+    assert "own positions only" in note
+    assert "floater plot" not in note
 
 
 def test_the_title_does_not_claim_runs_that_a_reproduction_did_not_make(tmp_path: Path) -> None:

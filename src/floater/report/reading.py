@@ -18,6 +18,9 @@ AGAINST = " against "
 """Between the name of a test set and that of another run, where scores.json keeps a paired test."""
 
 
+_DEPTH = 3  # folders between a folder that is given and its runs
+
+
 @dataclass(frozen=True)
 class Score:
     """A score with the half-width of its interval."""
@@ -80,6 +83,8 @@ class Run:
             return "Rotary encodings turn queries and keys; there is no table to show."
         if kind == "none":
             return "This run has no position encoding."
+        if encoder is None and self.settings.get("task") not in (None, "translation"):
+            return "It has the pretrained model's own positions only."
         return f"Its encodings were not kept; `floater plot {self.path}` computes and keeps them."
 
     def updates(self) -> tuple[int | None, int | None]:
@@ -120,16 +125,21 @@ def gather(paths: Sequence[Path]) -> Material:
     return Material(found, list(reproductions.values()), notes)
 
 
-def _folders(path: Path) -> Iterator[Path]:
-    if any((path / name).is_file() for name in (CONFIG, RESULTS)):
-        yield path
-        return
-    inner = sorted(part for part in path.iterdir() if part.is_dir()) if path.is_dir() else []
-    found = [part for part in inner if any((part / name).is_file() for name in (CONFIG, RESULTS))]
+def _folders(path: Path) -> list[Path]:
+    found = list(_below(path, _DEPTH))
     if not found:
         what = "but is neither" if path.exists() else "but there is none"
         raise RunError(f"{path} must be the folder of a run (with {CONFIG}) or of a reproduction (with {RESULTS}), {what}.")
-    yield from found
+    return found
+
+
+def _below(path: Path, depth: int) -> Iterator[Path]:
+    """The runs and reproductions in a folder; what lies inside one of them is not looked at."""
+    if any((path / name).is_file() for name in (CONFIG, RESULTS)):
+        yield path
+    elif depth and path.is_dir():
+        for inner in sorted(part for part in path.iterdir() if part.is_dir() and not part.name.startswith(".")):
+            yield from _below(inner, depth - 1)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
