@@ -22,7 +22,7 @@ from floater.report.page import write_report
 from floater.report.reading import gather
 from floater.training.positions import POSITIONS, Positions
 
-from .folders import circle, make_reproduction, make_run, sample
+from .folders import circle, make_reproduction, make_run, sample, scored
 
 
 class Elements(HTMLParser):
@@ -217,6 +217,16 @@ def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "single" / "head")
     found = gather([tmp_path / "runs"])
     assert {run.name for run in found.runs} == {"base-0", "floater-0", "single"}
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    """Understanding has no beams."""
+    with_beam = page_of(tmp_path, make_run(tmp_path / "a", {"test": {**scored(30.0), "beam": 4}}))
+    without = page_of(
+        tmp_path, make_run(tmp_path / "b", {"test": {key: value for key, value in scored(30.0).items() if key != "beam"}})
+    )
+    assert ">beam</th>" in with_beam
+    assert ">beam</th>" not in without
 
 
 def test_a_pretrained_model_alone_has_no_encodings_to_compute(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def _scores_on(test: str, runs: Sequence[Run]) -> str:
     lines = [element("li", f"{text(label(metric))} ", element("code", text(name))) for metric, name in signed if name]
     note = details("Signatures", element("ul", *lines)) if lines else ""
     columns = ["run", *map(label, metrics), "sentences", "beam", "seconds"]
+    kept = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    columns, rows = [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
     return table(columns, rows, title=f"{test}: score ± half of the 95 % interval", runs=places, note=note)
 
 
