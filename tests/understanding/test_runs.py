@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from command_line import mistake
 from command_line import said as told
-from floater.errors import ConfigError, RunError
+from floater.errors import ConfigError, DataError, RunError
 from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.understanding import compare, run
 from floater.tasks.understanding.models import load_trained, locate
@@ -230,3 +230,73 @@ def test_mistakes_end_in_one_line(
     path.write_text(yaml.safe_dump(glue(world, **changes)))
     assert message in mistake(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_runs_own_scores_are_never_replaced_by_others(
+    world: Path, trained: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Not by a file that has their name, nor by other weights, nor by comparing with another run."""
+    before = (trained.path / "scores.json").read_text()
+    called_valid = rte(tmp_path / "valid.tsv", 6, 9)
+    assert "give --name" in mistake(monkeypatch, capsys, "evaluate", trained.path, "--data", called_valid)
+    assert "`--model` needs `--name`" in mistake(monkeypatch, capsys, "evaluate", trained.path, "--model", trained.model)
+    stranger = train(glue(world, "sst2", training={"updates": 1}), tmp_path / "sst2")
+    theirs = (stranger.path / "scores.json").read_text()
+    wrong = mistake(monkeypatch, capsys, "evaluate", trained.path, "--against", stranger.path)
+    assert "must be a run of the same task (glue rte), but" in wrong
+    wrong = mistake(monkeypatch, capsys, "evaluate", trained.path, "--model", stranger.model, "--name", "strange")
+    assert "must tell entailment, not_entailment apart, but tells 0, 1: another task's weights." in wrong
+    assert (trained.path / "scores.json").read_text() == before
+    assert (stranger.path / "scores.json").read_text() == theirs
+    unlabelled = write_lines(tmp_path / "bare.tsv", ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs"])
+    wrong = mistake(monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled, "--against", trained.path)
+    assert "must have labels for a comparison" in wrong
+
+
+def test_what_was_measured_since_does_not_stop_a_comparison(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "rte.yaml"
+    path.write_text(yaml.safe_dump(glue(world, training={"updates": 1}, compare={"seeds": [0]})))
+    said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    base, other = (tmp_path / "out" / "rte" / name for name in ("base-0", "floater-0"))
+    told(monkeypatch, capsys, "evaluate", base, "--against", other)
+    told(monkeypatch, capsys, "evaluate", base, "--data", rte(tmp_path / "more.tsv", 8, 3))
+    assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+
+
+def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
+    settings = glue(world, positions={"encoder": None}, training={"lr": 1e30, "updates": 12, "warmup": 0.0})
+    with pytest.raises(RunError, match="must be finite, but are not; did the training diverge"):
+        train(settings, tmp_path / "run")
+    assert not RunFolder(tmp_path / "run").scores()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, "`seed` of GlueConfig"),
+        ({"seed": 2**32}, "`seed` of GlueConfig"),
+        ({"compare": {"seeds": [0, 0]}}, "`seeds` must be different, but are 0, 0"),
+        ({"data": {"more": {"train": "a.tsv"}}}, "must be plain ones other than train and valid, but one is 'train'"),
+        ({"data": {"more": {"a/b": "a.tsv"}}}, "must be plain ones other than train and valid, but one is 'a/b'"),
+        ({"positions": {"encoder": None}}, "`positions` must have an encoder to compare"),
+    ],
+)
+def test_settings_that_would_mislead_are_refused(world: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        GlueConfig(**glue(world, **change)).arms()
+
+
+def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(world: Path, trained: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="`max_length` must be at least"):
+        train(glue(world, max_length=3), tmp_path / "run")
+    with pytest.raises(ConfigError, match="must be a model without an encoder of ours"):
+        train(glue(world, model={"name": str(trained.model)}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_flow_alone_is_compared_with_the_model_as_it_is(world: Path) -> None:
+    arms = GlueConfig(**glue(world, training={"part": "flow"})).arms()
+    assert arms["base"].training.part == "nothing"
+    assert arms["floater"].training.part == "flow"

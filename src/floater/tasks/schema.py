@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import DataError, brief
+from ..errors import DataError, brief, first_line
 from ..files import read_lines
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ def _parse(text: str, path: Path, above: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {above + error.lineno}: must be JSON, but is not: {error.msg}.") from None
+    except ValueError as error:  # such as a number of thousands of digits
+        raise DataError(f"{path}: must be JSON of the data set's schema, but cannot be read: {first_line(error)}") from None
     except RecursionError:
         raise DataError(f"{path}: must be JSON of the data set's schema, but is nested too deeply to be read.") from None
 

@@ -58,11 +58,11 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         """What run.json holds."""
-        return _json(self.path / RUN)
+        return read_facts(self.path / RUN)
 
     def scores(self) -> dict[str, Any]:
         """What scores.json holds: one entry a test set."""
-        return _json(self.path / SCORES)
+        return read_facts(self.path / SCORES)
 
     def add_scores(self, name: str, scores: dict[str, Any]) -> None:
         """Remember scores under the name of a test set."""
@@ -94,7 +94,8 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
+    """What a JSON file of facts holds; nothing where there is none."""
     if not path.exists():
         return {}
     try:

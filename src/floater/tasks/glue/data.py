@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ..understanding.problem import some
 from .kinds import KINDS, Kind, Name
 
 HUB = "nyu-mll/glue"
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_MOST = 5  # STS-B's scores
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,19 @@ def read(path: Path, name: Name) -> Sentences:
     kind = KINDS[name]
     table = read_tsv(path, kind.header, skip_broken=kind.broken_rows)
     texts = list(zip(*(map(str.strip, table.column(wanted)) for wanted in kind.texts), strict=True))
+    origin = f"{path} ({table.broken} broken rows left out)" if table.broken else str(path)
     if kind.label not in table.columns:
-        return Sentences(texts, None, str(path))
+        return Sentences(texts, None, origin)
     labels = [_label(kind, cell, table.place(row)) for row, cell in enumerate(table.column(kind.label))]
-    return Sentences(texts, np.array(labels), str(path))
+    return Sentences(texts, np.array(labels), origin)
 
 
 def _label(kind: Kind, text: str, place: str) -> float | int:
     if kind.labels is None:
-        try:
-            return float(text)
-        except ValueError:
-            raise DataError(f"{place}: `{kind.label}` must be a number, but is {brief(text)}.") from None
+        found = float(text) if _NUMBER.fullmatch(text.strip()) else _MOST + 1
+        if not 0 <= found <= _MOST:
+            raise DataError(f"{place}: `{kind.label}` must be a number from 0 to {_MOST}, but is {brief(text)}.")
+        return found
     if text not in kind.labels:
         raise DataError(f"{place}: `{kind.label}` must be one of {', '.join(kind.labels)}, but is {brief(text)}.")
     return kind.labels.index(text)

@@ -15,10 +15,10 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from ...config import Config
-from ...errors import DataError
+from ...errors import DataError, RunError
 from ...training.settings import Count
 from ..padding import PadRight
-from ..understanding.config import UnderstandingConfig
+from ..understanding.config import More, UnderstandingConfig
 from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
 from . import data
 from .data import Sentences
@@ -33,7 +33,7 @@ class DataConfig(Config):
     train: Path | None = None
     """A TSV file of the original layout, plain or .gz."""
     valid: Path | None = None
-    more: dict[str, Path] = Field(default_factory=dict)
+    more: More[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name, such as `mismatched`."""
     hub: bool = False
     """Take train and validation (for MNLI matched, and mismatched too) from the hub instead."""
@@ -114,6 +114,12 @@ class Glue(Problem[Sentences, Inputs]):
 
     def encode(self, part: Sentences, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Inputs:
         sides = [list(side) for side in zip(*part.texts, strict=True)]
+        least = tokenizer.num_special_tokens_to_add(pair=len(sides) > 1) + len(sides)
+        if self.config.max_length < least:
+            raise DataError(
+                f"`max_length` must be at least {least}, room for a token of each sentence and the special ones, but is "
+                f"{self.config.max_length}."
+            )
         found = tokenizer(*sides, truncation=True, max_length=self.config.max_length)
         rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
         if training and part.labels is not None:
@@ -136,6 +142,8 @@ class Glue(Problem[Sentences, Inputs]):
 
     def judge(self, part: Sentences, features: Inputs, answers: Mapping[str, np.ndarray]) -> Judged:
         logits, labels = answers["logits"], self._kind.labels
+        if not np.isfinite(logits).all():
+            raise RunError(f"The logits for {part.name} must be finite, but are not; did the training diverge? Lower `lr`.")
         if labels is None:
             made = logits[:, 0].astype(np.float64)
             said: list[Any] = made.tolist()

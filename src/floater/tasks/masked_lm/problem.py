@@ -17,6 +17,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from ...attach.layouts import base_of
 from ...config import Config
+from ...errors import RunError
 from ...files import read_lines
 from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
@@ -179,6 +180,8 @@ class MaskedLM(Problem[Text, Blocks]):
 
     def judge(self, part: Text, features: Blocks, answers: Mapping[str, np.ndarray]) -> Judged:
         table = np.stack([answers[name] for name in ("loss", "hidden", "right")], 1).astype(np.float64)
+        if not np.isfinite(table).all():
+            raise RunError(f"The loss on {part.name} must be finite, but is not; did the training diverge? Lower `lr`.")
         return Judged([dict(zip(("loss", "hidden", "right"), row, strict=True)) for row in table.tolist()], table)
 
     def scores(self, table: np.ndarray) -> dict[str, float]:

@@ -15,7 +15,7 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 from ...config import Config
 from ...training.settings import Count
 from ..padding import PadRight
-from ..understanding.config import TrainingConfig, UnderstandingConfig
+from ..understanding.config import More, TrainingConfig, UnderstandingConfig
 from ..understanding.problem import Batch, Judged, Measure, Problem, capped, outputs
 from ..understanding.resampling import mean, ratio
 from . import data, metrics
@@ -30,7 +30,7 @@ class DataConfig(Config):
 
     train: Files
     valid: Files
-    more: dict[str, Files] = Field(default_factory=dict)
+    more: More[Files] = Field(default_factory=dict)
     """Further sets to evaluate on, by name, such as `test`."""
     max_train: Count | None = None
     """Train on so many questions only; they are drawn once, the same for every run."""

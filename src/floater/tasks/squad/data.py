@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import DataError, brief
-from ...files import digest, write_text
+from ...files import digest, read_lines, write_text
 from ..schema import checked, field, read_json
 
 Version = Literal["1.1", "2.0"]
@@ -78,12 +78,27 @@ def read(path: Path) -> Squad:
             for nth, entry in enumerate(field(paragraph, "qas", list, where), 1):
                 name = field(entry, "id", str, f"{where}, question {nth}")
                 if name in found:
-                    raise DataError(f"{path}, question {name}: `id` must be its own, but an earlier question has it too.")
-                found[name] = _question(name, entry, context, f"{path}, question {name}")
+                    line = _line(path, name, 2)
+                    raise DataError(f"{path}, line {line}, question {name}: `id` must be its own, but an earlier question has it.")
+                try:
+                    found[name] = _question(name, entry, context, f", question {name}")
+                except DataError as error:
+                    raise DataError(f"{path}, line {_line(path, name)}{error}") from None
                 impossible_known |= "is_impossible" in entry
     if not found:
         raise DataError(f"{path} must hold at least one question, but holds none.")
     return Squad(tuple(found.values()), "2.0" if impossible_known else "1.1", str(path))
+
+
+def _line(path: Path, name: str, time: int = 1) -> int:
+    """The line in which a question's name stands for the so-many-th time."""
+    written = json.dumps(name), json.dumps(name, ensure_ascii=False)
+    seen = 0
+    for number, line in enumerate(read_lines(path), 1):
+        seen += max(map(line.count, written))
+        if seen >= time:
+            return number
+    return 1
 
 
 def _question(name: str, entry: dict[str, Any], context: str, place: str) -> Question:

@@ -16,7 +16,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 from ...config import Config
 from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
-from ..understanding.config import TrainingConfig, UnderstandingConfig
+from ..understanding.config import More, TrainingConfig, UnderstandingConfig
 from ..understanding.problem import Batch, Judged, Measure, Problem, capped, outputs
 from ..understanding.resampling import mean
 from . import data, metrics, spans
@@ -31,7 +31,7 @@ class DataConfig(Config):
     train: Path
     """A JSON file of the official schema, plain or .gz; version 2.0 where its questions say whether they are impossible."""
     valid: Path
-    more: dict[str, Path] = Field(default_factory=dict)
+    more: More[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name."""
     max_train: Count | None = None
     """Train on so many questions only; they are drawn once, the same for every run."""
@@ -43,7 +43,7 @@ class DataConfig(Config):
     """Tokens of a question that are kept."""
     longest_answer: Count = 30
     """Tokens an answer."""
-    threshold: float | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Version 2.0: a question is answered where having no answer scores at most so much above the best span. Unless given, it
     is tuned on the set that is measured, as the official script's best F1 is."""
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ...attach import Sites
 from ...config import Config
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
-from ...training.settings import Count, Pace, Positive, Share, TrainingSettings
+from ...training.settings import Count, Pace, Positive, Seed, Share, TrainingSettings
 from ..placement import Placement
 from .embedded import Embedded
 
@@ -208,7 +208,7 @@ class TranslationConfig(Config):
     """A trained run whose vocabulary and weights to start from (the warm start of the paper's Appendix B.2)."""
     init_scale: Annotated[float, Field(ge=0)] | None = None
     """Standard deviation of the encoder's first weights after a warm start, as in the paper; its own rule unless given."""
-    seed: int = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _warm(self) -> TranslationConfig:

@@ -14,7 +14,7 @@ from rich.console import Console
 from ...errors import RunError
 from ...files import write_text
 from ...training.drive import settle, speaker
-from ...training.records import CONFIG, RunFolder
+from ...training.records import CONFIG, RunFolder, read_facts
 from .config import UnderstandingConfig
 from .evaluation import difference, table_of
 from .models import resolved
@@ -60,7 +60,7 @@ def compare(
     for name, sets in found["arms"].items():
         for part, measures in sets.items():
             for measure, paired in measures.items():
-                console.print(f"{name}, {part}: {difference(paired, measure)}", highlight=False)
+                console.print(f"{name}, {part}: {difference(paired, measure)}", highlight=False, markup=False, soft_wrap=True)
     return found
 
 
@@ -78,7 +78,7 @@ def summary(problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, A
     names = list(config.arms())
     folders = {name: [RunFolder.existing(path / _name(name, seed)) for seed in config.compare.seeds] for name in names}
     base, *others = names
-    sets = [name for name, found in folders[base][0].scores().items() if problem.main in found]
+    sets = [name for name in folders[base][0].facts()["data"] if name != "train"]  # its own, whatever else was measured since
     arms: dict[str, Any] = {}
     for other in others:
         arms[other] = {
@@ -120,7 +120,7 @@ def _start(
     kind: type[Problem[Any, Any]], arms: dict[str, UnderstandingConfig], path: Path, seed: int, console: Console
 ) -> dict[str, Any]:
     """Whether the arms are one model before training. Looked at once a seed."""
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = read_facts(path)
     if str(seed) not in known:
         known[str(seed)] = identical_at_start([kind(resolved(arm)) for arm in arms.values()])
         write_text(path, json.dumps(known, indent=2) + "\n")

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ...attach import Sites
 from ...config import Config
 from ...encoders import EncoderConfig, FlowConfig
-from ...training.settings import Count, NotNegative, Pace, Positive, Share, TrainingSettings
+from ...errors import ConfigError
+from ...training.settings import Count, NotNegative, Pace, Positive, Seed, Share, TrainingSettings
 from ..placement import Placement
 
+T = TypeVar("T")
+
+
+def plain(name: str) -> bool:
+    """Whether a name can be that of a file, without folders."""
+    return Path(name).name == name and not name.startswith(".")
+
+
+def _more(sets: dict[str, T]) -> dict[str, T]:
+    for name in sets:
+        if name in ("train", "valid") or not plain(name):
+            raise ValueError(f"names of further sets must be plain ones other than train and valid, but one is {name!r}")
+    return sets
+
+
+More = Annotated[dict[str, T], AfterValidator(_more)]
+"""Further sets to evaluate on, by name."""
 Part = Literal["all", "flow", "start", "head", "nothing"]
 """What of a model is trained."""
 
@@ -81,10 +99,16 @@ class TrainingConfig(TrainingSettings):
 class CompareConfig(Config):
     """What `floater compare` does."""
 
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """One run of each arm for every seed; the median counts."""
     draws: Count = 2000
     """Resamples of the paired bootstrap."""
+
+    @model_validator(mode="after")
+    def _different(self) -> CompareConfig:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"`seeds` must be different, but are {', '.join(map(str, self.seeds))}")
+        return self
 
 
 class UnderstandingConfig(Config):
@@ -99,7 +123,7 @@ class UnderstandingConfig(Config):
     """A run or a saved attachment whose trained encoder to start from; `positions` are then its own."""
     training: TrainingConfig = TrainingConfig()
     compare: CompareConfig = CompareConfig()
-    seed: int = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _fits(self) -> UnderstandingConfig:
@@ -122,4 +146,9 @@ class UnderstandingConfig(Config):
 
     def arms(self) -> dict[str, UnderstandingConfig]:
         """The runs that `floater compare` makes for each seed; the first is what the others are compared with."""
-        return {"base": self.bare(), "floater": self}
+        if self.positions.encoder is None:
+            raise ConfigError("`positions` must have an encoder to compare with the model as it is, but `encoder` is null.")
+        base = self.bare()
+        if self.training.part in ("flow", "start"):  # nothing of the base is trained
+            base = base.model_copy(update={"training": base.training.model_copy(update={"part": "nothing"})})
+        return {"base": base, "floater": self}

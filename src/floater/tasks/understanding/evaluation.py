@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ...training.positions import LONGEST
 from ...training.recording import encodings
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints, state_of, step_of
+from .config import plain
 from .models import ATTACHMENT, load_trained
 from .predicting import judged
 from .problem import Part, Problem
@@ -62,6 +62,7 @@ def evaluate(
     folder.predictions.mkdir(parents=True, exist_ok=True)
     write_text(folder.predictions / f"{name}.json", json.dumps(found.predictions, ensure_ascii=False) + "\n")
     scores: dict[str, Any] = {}
+    shutil.rmtree(folder.predictions / f"{name}.table", ignore_errors=True)  # of another file that had this name
     if found.table.size:
         _write_table(folder, name, found.table)
         for measure, value in problem.scores(found.table).items():
@@ -75,7 +76,7 @@ def evaluate(
 
 def check_name(name: str) -> None:
     """Refuse a name that is not one file's."""
-    if Path(name).name != name or name.startswith("."):
+    if not plain(name):
         raise ArgumentError(f"`name` must be a plain name, without folders, but is {name!r}.")
 
 
@@ -110,7 +111,7 @@ def finish(
     for name, part in parts.items():
         if name != "train":
             scores = evaluate(problem, model, part, tokenizer, folder, name=name, console=console)
-            console.print(f"{name}: {describe(scores)}", highlight=False)
+            console.print(f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True)
     made = attachment(model)
     if made is not None:
         trained = folder.facts()["longest"]

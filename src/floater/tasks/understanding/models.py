@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from ...attach.layouts import base_of
 from ...attach.saving import quiet
 from ...encoders import Flow
 from ...errors import ConfigError, RunError, first_line
-from ...training.records import CONFIG
+from ...training.records import CONFIG, read_facts
 from .config import PositionsConfig, UnderstandingConfig
 from .problem import Problem
 
 ATTACHMENT = "attachment"
 """Folder of a run that holds its encoder alone."""
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -45,6 +45,11 @@ def locate(name: str) -> str:
         place = Path(name)
         if not place.is_dir() and _HUB.fullmatch(name) and not name.startswith("."):
             return name
+    if (place / "floater_config.json").is_file():
+        raise ConfigError(
+            f"`name` of `model` must be a model without an encoder of ours, but {name} has one; give its base, and the encoder as "
+            "`dynamics`."
+        )
     if not (place / "config.json").is_file():
         raise ConfigError(
             f"`name` of `model` must be a folder with a config.json, a name on the hub or pip:package/folder, but {name} is none."
@@ -66,7 +71,7 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
 def build(problem: Problem[Any, Any], where: str) -> nn.Module:
     """The model a run starts from. A new head draws the same weights with and without an encoder."""
     config = problem.config
-    settings = {**problem.head(), **_dropout(config)}
+    settings = {**problem.head(), **_dropout(config, where)}
     if config.dynamics is not None:
         model: nn.Module = from_pretrained(
             problem.auto_class, attachment_folder(config.dynamics), base=where, dtype=torch.float32, **settings
@@ -79,21 +84,29 @@ def build(problem: Problem[Any, Any], where: str) -> nn.Module:
     return model
 
 
-def load(auto_class: Any, where: str | Path, **settings: Any) -> nn.Module:
+def load(auto_class: Any, where: str | Path, **settings: Any) -> Any:
     """A pretrained model in full precision, from safetensors."""
     with quiet():
         try:
-            model: nn.Module = auto_class.from_pretrained(str(where), dtype=torch.float32, use_safetensors=True, **settings)
+            return auto_class.from_pretrained(str(where), dtype=torch.float32, use_safetensors=True, **settings)
         except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
             raise ConfigError(f"The model {where} cannot be loaded from safetensors: {first_line(error)}") from None
-    return model
 
 
 def load_trained(problem: Problem[Any, Any], folder: Path) -> nn.Module:
     """What a run saved, or a checkpoint of it, with its encoder if it has one; ready to be measured."""
     if not (folder / "config.json").is_file():
         raise RunError(f"{folder} must hold a trained model, but does not; was the run finished, with `keep_model`?")
-    attached = NAME in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    described = read_facts(folder / "config.json")
+    kind = problem.auto_class.__name__.removeprefix("AutoModel")
+    made_for = described.get("architectures") or ["nothing"]
+    labels, wanted = described.get("id2label"), problem.head().get("id2label")
+    if not str(made_for[0]).endswith(kind):
+        raise RunError(f"{folder} must hold a model {kind}, but is one of {made_for[0]}: another task's weights.")
+    if wanted is not None and labels is not None and list(labels.values()) != list(wanted.values()):
+        said = ", ".join(map(str, labels.values()))
+        raise RunError(f"{folder} must tell {', '.join(wanted.values())} apart, but tells {said}: another task's weights.")
+    attached = NAME in described
     model: nn.Module = (
         from_pretrained(problem.auto_class, folder, dtype=torch.float32) if attached else load(problem.auto_class, folder)
     )
@@ -130,8 +143,7 @@ def choose(model: nn.Module, part: str) -> None:
 
 def lacks_head(auto_class: Any, where: str) -> bool:
     """Whether a checkpoint has no weights for the head of a class."""
-    with quiet():
-        model, info = auto_class.from_pretrained(where, dtype=torch.float32, use_safetensors=True, output_loading_info=True)
+    model, info = load(auto_class, where, output_loading_info=True)
     inside = f"{model.base_model_prefix}."
     return any(not name.startswith(inside) for name in info["missing_keys"])
 
@@ -163,7 +175,9 @@ def resolved(config: UnderstandingConfig) -> UnderstandingConfig:
 
 
 def _positions(config: UnderstandingConfig, folder: Path) -> PositionsConfig:
-    found = json.loads((folder / "floater_config.json").read_text(encoding="utf-8"))
+    found = read_facts(folder / "floater_config.json")
+    if not {"encoder", "sites", "positions"} <= found.keys():
+        raise RunError(f"{folder / 'floater_config.json'} must describe an encoder, but does not; it is damaged.")
     theirs = PositionsConfig(encoder=found["encoder"], sites=found["sites"], own=found["positions"])
     if "positions" in config.model_fields_set and config.positions != theirs:
         raise ConfigError(
@@ -172,6 +186,10 @@ def _positions(config: UnderstandingConfig, folder: Path) -> PositionsConfig:
     return theirs
 
 
-def _dropout(config: UnderstandingConfig) -> dict[str, float]:
+def _dropout(config: UnderstandingConfig, where: str) -> dict[str, float]:
+    """Dropout of hidden states and attention, as the model's own config calls it."""
     share = config.model.dropout
-    return {} if share is None else {"hidden_dropout_prob": share, "attention_probs_dropout_prob": share}
+    if share is None:
+        return {}
+    known = AutoConfig.from_pretrained(where)
+    return {name: share for name in _DROPOUTS if hasattr(known, name)}

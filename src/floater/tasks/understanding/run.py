@@ -111,7 +111,7 @@ def train(
         for name, part in prepared.parts.items():
             if name != "train":
                 scores = evaluate(prepared.problem, model.eval(), part, prepared.tokenizer, folder, name=name, console=console)
-                console.print(f"{name}: {describe(scores)}", highlight=False)
+                console.print(f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True)
         folder.note(finished=True)
         return folder
     pace = config.training.pace(len(prepared.batches()))
