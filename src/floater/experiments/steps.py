@@ -28,7 +28,7 @@ _WARM = 2  # updates that are not timed
 
 @dataclass(frozen=True)
 class Cost:
-    """Median seconds of an update, and in multiples of the first model's."""
+    """Median seconds of an update, and the median of its multiples of the first model's in the same round."""
 
     seconds: float
     ratio: float
@@ -71,9 +71,11 @@ def step_costs(
                 times[name].append((time.perf_counter() - begun) / steps)
     finally:
         torch.set_num_threads(threads)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    base = next(iter(medians.values()))
-    return {name: Cost(seconds, seconds / base) for name, seconds in medians.items()}
+    base = next(iter(times.values()))
+    return {
+        name: Cost(statistics.median(values), statistics.median(one / other for one, other in zip(values, base, strict=True)))
+        for name, values in times.items()
+    }
 
 
 class _Learner:
