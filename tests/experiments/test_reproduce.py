@@ -149,5 +149,8 @@ def test_arms_may_be_any_config_of_the_item() -> None:
     shorter = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"])
     for name in ("s2l", "efficiency"):
         assert trained(name).configs("small", shorter)["sinusoidal"].training.updates == 7
+    for name in ("nmt", "s2l", "rnn", "heatmaps", "efficiency"):  # an hour on two cores
+        asked = Order("small", Path("unused"), [0], 1, QUIET)
+        assert all(config.training.updates <= 2000 for config in trained(name).configs("small", asked).values()), name
     with pytest.raises(FloaterError, match=r"configs/translation/none\.yaml must be a config file"):
         Sources("translation/{key}.yaml", "").settings(Arm("none", "none"), "small")

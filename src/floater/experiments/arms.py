@@ -99,6 +99,10 @@ def configs(name: str) -> Path:
     raise ConfigError(f"configs/{name} must be a config file, but there is none; run this in a clone of the project.")
 
 
+HOUR = {"training": {"updates": 2000}}
+"""What lets all arms of an item at the scale small be done within an hour on two cores; a later start may ask for more updates."""
+
+
 @dataclass(frozen=True)
 class Sources:
     """Where the settings of an experiment's arms come from.

@@ -12,7 +12,7 @@ from ..report.figures import heat_maps
 from ..report.results import Cell, Results, Table
 from ..training.recording import positions_of
 from ..training.records import RunFolder
-from .arms import Arm, Sources
+from .arms import HOUR, Arm, Sources
 from .item import Order, Training
 from .machine import Runs, job_of
 from .tables import mean
@@ -26,7 +26,7 @@ class HeatMaps(Training):
 
     name = "heatmaps"
     title = "Encodings of trained models (Figure 4)"
-    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml")
+    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR)
     arms = (
         Arm("sinusoidal", "Sinusoidal"),
         Arm("learned", "Position embedding"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..report.results import Results, Table
-from .arms import Arm, Sources
+from .arms import HOUR, Arm, Sources
 from .item import Order, Training
 from .machine import Runs
 from .tables import against, fact, paper, scored, verdict
@@ -16,7 +16,7 @@ class Translation(Training):
 
     name = "nmt"
     title = "Translation by position encoder (Table 2)"
-    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml")
+    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR)
     arms = (
         Arm("sinusoidal", "sinusoidal, input", paper={COLUMN: 27.9}),
         Arm("sinusoidal-blocks", "sinusoidal, all blocks", paper={COLUMN: 28.2}),

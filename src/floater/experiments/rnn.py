@@ -7,7 +7,7 @@ from ..encoders import Encoder
 from ..report.results import Results, Table
 from ..tasks.translation.model import MarianMTModel
 from ..training.records import RunFolder
-from .arms import Arm, Sources
+from .arms import HOUR, Arm, Sources
 from .capabilities import shared_parameters
 from .item import Order, Training
 from .tables import fact, paper, scored, verdict
@@ -20,7 +20,7 @@ class Recurrent(Training):
 
     name = "rnn"
     title = "A recurrent network in place of the ODE (Table 6)"
-    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml")
+    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR)
     arms = (
         Arm("flow-blocks", "flow", paper={BLEU: 28.57, PARAMETERS: 526_300}),
         Arm("recurrent-1-scalar", "recurrent, 1 layer, scalar", paper={BLEU: 27.99, PARAMETERS: 263_200}),

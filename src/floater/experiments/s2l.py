@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..report.results import Cell, Results, Table
-from .arms import Arm, Sources
+from .arms import HOUR, Arm, Sources
 from .item import Order, Training
 from .machine import Runs
 from .tables import bins, by_length, fact, scored, verdict
@@ -14,7 +14,7 @@ class ShortToLong(Training):
 
     name = "s2l"
     title = "Short to long (Figure 3)"
-    sources = Sources("translation/s2l/{key}.yaml", "translation/wmt14/s2l/{key}.yaml")
+    sources = Sources("translation/s2l/{key}.yaml", "translation/wmt14/s2l/{key}.yaml", hurried=HOUR)
     arms = (
         Arm("sinusoidal", "sinusoidal"),
         Arm("learned", "learned table, clamped"),

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, RunError
 from ..report.results import Results
 from ..tasks import task_of
 from ..tasks.understanding.commands import Understanding
-from ..tasks.understanding.models import attachment_folder, locate
+from ..tasks.understanding.models import attachment_folder
 from ..training.records import RunFolder
 from .arms import Scale, configs
 from .bases import sizes
@@ -139,8 +139,7 @@ class Comparisons(Item):
                 f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are kept", highlight=False
             )
         for job in todo:
-            locate(job.task.config.model.name)
-            job.task.kind(job.task.config).parts()  # what is wrong with a file is said before hours are spent on others
+            job.task.check()
         self._pretrain(order, todo)
         console = order.console
         if order.workers > 1 and len(todo) > 1:

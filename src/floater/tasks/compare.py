@@ -11,7 +11,6 @@ from ..errors import ConfigError
 from ..files import write_text
 from . import task_of
 from .understanding.commands import Understanding
-from .understanding.models import locate
 from .understanding.tables import markdown
 
 
@@ -36,10 +35,9 @@ def compare_configs(configs: Sequence[Path], overrides: Sequence[str], out: Path
         if config.stem in tasks:
             raise ConfigError(f"{config}: config files must have different names, but two are called {config.stem}.")
         tasks[config.stem] = task
-    if len(tasks) > 1:  # what is wrong with a file is said before hours are spent on others
+    if len(tasks) > 1:
         for task in tasks.values():
-            locate(task.config.model.name)
-            task.kind(task.config).parts()
+            task.check()
     found = [task.compare(out / name, resume=resume, console=console) for name, task in tasks.items()]
     table = markdown(found)
     write_text(out / "comparison.md", table)

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import EarlyStoppingCallback
 
+_COUNTER = "early_stopping_patience_counter"  # what the callback calls it in a checkpoint
+
 
 class Patience(EarlyStoppingCallback):
     """Stop once the validation set has got no better for some looks. The run, not the Trainer, takes the best weights."""
@@ -18,6 +20,3 @@ class Patience(EarlyStoppingCallback):
         """For how many looks nothing got better, from the state of a checkpoint."""
         found: int = state.get("stateful_callbacks", {}).get(Patience.__name__, {}).get("attributes", {}).get(_COUNTER, 0)
         return found
-
-
-_COUNTER = "early_stopping_patience_counter"

@@ -15,7 +15,7 @@ from ...training.records import CONFIG, RunFolder
 from . import compare, run
 from .config import UnderstandingConfig
 from .evaluation import check_name, compare_runs, describe, difference, evaluate
-from .models import load_tokenizer, load_trained
+from .models import load_tokenizer, load_trained, locate
 from .problem import Part, Problem
 
 
@@ -25,6 +25,11 @@ class Understanding:
 
     kind: type[Problem[Any, Any]]
     config: UnderstandingConfig
+
+    def check(self) -> None:
+        """Find the model and read the data: what is wrong with a file is said before hours are spent on others."""
+        locate(self.config.model.name)
+        self.kind(self.config).parts()
 
     def train(self, path: Path, *, resume: bool, console: Console) -> RunFolder:
         """Train into a run folder."""
