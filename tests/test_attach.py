@@ -15,6 +15,7 @@ from transformers import BertModel
 
 import floater
 from attach_models import ARCHITECTURES, LIMIT, PAD, SEQ2SEQ, TEXT, VOCABULARY, WIDTH, batch, make
+from floater.attach import indices, projections
 from floater.errors import (
     ArgumentError,
     AttachmentError,
@@ -351,6 +352,51 @@ def test_a_sequence_alone_equals_itself_in_a_padded_batch(name: str, kind: str) 
     with torch.no_grad():
         together, single = logits(model, inputs)[1:2], logits(model, alone)
     torch.testing.assert_close(together[:, : single.shape[1]], single, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("counting", ["model", "mask"])
+def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("roberta").double()
+    made = floater.attach(model, MOVING, indices=counting)
+    inputs = batch("roberta", rows=3, length=11)
+    assert inputs["attention_mask"].sum(1).unique().numel() > 1
+    shapes: set[int] = set()
+    projected = projections._project
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
+        shapes.add(added.dim())
+        return projected(x, weight, bias, added)
+
+    monkeypatch.setattr(projections, "_project", noted)
+
+    def gradients_of(out: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(out.square().sum(), list(made.parameters())))
+
+    once = logits(model, inputs)
+    assert shapes == {2}
+    shapes.clear()
+    with monkeypatch.context() as slow:
+        slow.setattr(indices, "_only_behind", lambda real: False)
+        by_row = logits(model, inputs)
+    assert shapes == {3}
+    torch.testing.assert_close(once, by_row, rtol=1e-12, atol=1e-12)  # of padding too
+    for ours, theirs in zip(gradients_of(once), gradients_of(by_row), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("where", ["behind", "in front", "between"])
+def test_only_tokens_must_fit_the_own_table_not_their_padding(where: str) -> None:
+    model = make("roberta")
+    floater.attach(model, MOVING)
+    ids = torch.randint(3, VOCABULARY, (1, 8))
+    padding = torch.full((1, LIMIT), PAD)
+    order = {"behind": (ids, padding), "in front": (padding, ids), "between": (ids[:, :5], padding, ids[:, 5:])}[where]
+    padded = torch.cat(order, 1)
+    real = padded.ne(PAD)
+    with torch.no_grad():
+        alone = logits(model, {"input_ids": ids})
+        together = logits(model, {"input_ids": padded, "attention_mask": real.long()})
+    torch.testing.assert_close(together[real][None], alone, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -290,10 +290,9 @@ class Attachment(nn.Module):
         if own is not None and own.kind == "learned" and not own.replace:
             offset = self._own_offset(self.stack(stack))
             limit = own.limit(offset)
-            if isinstance(places.index, Span):
-                own.check(places.index.first + places.index.length, offset)
-            elif not torch.compiler.is_compiling() and (places.bound is None or (limit is not None and places.bound > limit)):
-                own.check(int(places.index.max()) + 1, offset)
+            unsure = places.bound is None or (limit is not None and places.bound > limit)
+            if isinstance(places.index, Span) or (unsure and not torch.compiler.is_compiling()):
+                own.check(places.reached(), offset)
 
     def passage(self, session: hooks.Session, own: Places, source: Places | None) -> Passage:
         """The encodings that one forward through a stack needs."""

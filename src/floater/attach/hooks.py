@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ArgumentError, AttachmentError
-from .indices import Arguments, Places, Span, past_length, places, span
+from .indices import Arguments, Places, Span, masked, past_length, places, span
 from .passage import Passage
 from .sites import Place, Plan
 
@@ -113,7 +113,7 @@ class _Opening:
             return self._session.source
         mask = given.get("encoder_attention_mask")
         if self._attachment.layout.rule == "padding" and mask is not None and mask.dim() == 2:
-            return Places((mask.to(torch.int64).cumsum(1) - 1).clamp(min=0), length)
+            return masked(mask, length, 0, states.device)
         return span(length, 0, states.device)
 
     def passage(self, hidden: Tensor) -> Passage:

@@ -33,6 +33,10 @@ class Places:
     bound: int | None
     times: Tensor | None = None
     """Real-valued times [T] that the index points into; without them, position i stands at i·Δ."""
+    real: Tensor | None = None
+    """Which [B, L] are tokens, where others are padding."""
+    span: Span | None = None
+    """The same as the index, where it is known that all rows agree; cheaper to look up."""
 
     def needed(self) -> int:
         """Length of the table that serves them."""
@@ -40,6 +44,12 @@ class Places:
             return self.bound
         assert isinstance(self.index, Tensor)
         return int(self.index.max()) + 1
+
+    def reached(self) -> int:
+        """Length of the table that serves all but padding."""
+        if isinstance(self.index, Span):
+            return self.index.first + self.index.length
+        return int((self.index if self.real is None else self.index * self.real).max()) + 1
 
 
 class Arguments:
@@ -85,7 +95,7 @@ def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool
     length, device = (source.shape[-1] if ids is not None else source.shape[1]), source.device
     past = past_length(given)
     if by_mask:
-        return _by_mask(given.get("attention_mask"), length, past, device)
+        return masked(given.get("attention_mask"), length, past, device)
     position_ids = given.get("position_ids")
     if rule == "given" and position_ids is not None:
         return Places(_rows(position_ids), None)
@@ -106,7 +116,7 @@ def _by_padding(
     past: int | Tensor,
     device: torch.device,
 ) -> Places:
-    """RoBERTa's count, less its offset: tokens that are not padding, from 0. Padding itself gets 0; it is never looked at."""
+    """RoBERTa's count, less its offset: tokens that are not padding, from 0."""
     padding = 1 if padding is None else padding
     if position_ids is not None:
         # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from padding + 1.
@@ -115,12 +125,14 @@ def _by_padding(
         return Places(index if from_zero else (index - padding - 1).clamp(min=0), None)
     if ids is None:
         return span(length, past, device)
-    real = ids.ne(padding).to(torch.int64)
-    index = ((real.cumsum(1) + past) * real - 1).clamp(min=0)
-    return Places(index, None if isinstance(past, Tensor) else past + length)
+    real = ids.ne(padding)
+    if isinstance(past, Tensor):
+        return Places(_counted(real) + past, None, real=real)
+    return Places(_counted(real) + past, past + length, real=real, span=Span(past, length) if _only_behind(real) else None)
 
 
-def _by_mask(mask: Tensor | None, length: int, past: int | Tensor, device: torch.device) -> Places:
+def masked(mask: Tensor | None, length: int, past: int | Tensor, device: torch.device) -> Places:
+    """The count of what an attention mask [B, past + L] lets through, from 0."""
     if mask is None:
         return span(length, past, device)
     if mask.dim() != 2:
@@ -128,5 +140,23 @@ def _by_mask(mask: Tensor | None, length: int, past: int | Tensor, device: torch
             f"Counting by the attention mask needs a mask [batch, length], but it has shape {tuple(mask.shape)}; "
             'attach with indices="model" instead.'
         )
-    counted = (mask.to(torch.int64).cumsum(1) - 1).clamp(min=0)
-    return Places(counted[:, -length:], mask.shape[1])
+    real, whole = mask.ne(0), mask.shape[1]
+    same = Span(whole - length, length) if _only_behind(real) else None
+    return Places(_counted(real)[:, -length:], whole, real=real[:, -length:], span=same)
+
+
+def _counted(real: Tensor) -> Tensor:
+    """Positions [B, L] of tokens, from 0, the others being padding, which is never looked at.
+
+    Behind the tokens it goes on counting, so that batches padded there have the same positions in all rows; elsewhere it has the
+    position of the token before it, or 0.
+    """
+    behind = real.flip(1).cumsum(1).flip(1).eq(0)
+    return ((real | behind).cumsum(1) - 1).clamp(min=0)
+
+
+def _only_behind(real: Tensor) -> bool:
+    """Whether there is no padding but behind the tokens of a row. Not asked where one would have to wait for the answer."""
+    if real.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return bool((real[:, 1:] <= real[:, :-1]).all())

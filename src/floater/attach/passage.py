@@ -20,7 +20,7 @@ class Axis:
 
     def __init__(self, table: Tensor, places: Places) -> None:
         self.columns = table.unbind(1)
-        self.index = places.index
+        self.index = places.span or places.index
 
     def encodings(self, site: int, like: Tensor) -> Tensor:
         """[L, dim], or [B, L, dim] where rows of the batch stand at different positions."""

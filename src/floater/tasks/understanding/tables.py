@@ -39,20 +39,30 @@ def count(comparisons: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def markdown(comparisons: Sequence[dict[str, Any]]) -> str:
-    """The table, the counts below it, and what was seen before training."""
-    lines = [
-        "| config | set | measure | arm | base | arm's | difference | 95 % interval | p | examples |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    """The table, the counts below it, and what was seen before training; several seeds are told one by one too."""
+    several = any(len(found["seeds"]) > 1 for found in comparisons)
+    columns = ["config", "set", "measure", "arm", "base", "arm's", "difference", "95 % interval", "p", "examples"]
+    columns += ["base by seed", "arm's by seed"] if several else []
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for row in rows(comparisons):
         measure = f"**{row['measure']}**" if row["main"] else row["measure"]
         digits = digits_of(row["measure"])
         base, other = (f"{row[key]:.{digits}f}" for key in ("base", "other"))
         by, low, high = (f"{row[key]:+.{digits}f}" for key in ("difference", "low", "high"))
-        lines.append(
-            f"| {row['name']} | {row['set']} | {measure} | {row['arm']} | {base} | {other} | {by} | {low} to {high} | "
-            f"{row['p_value']:.3f} | {row['examples']:,} |"
-        )
+        cells = [
+            row["name"],
+            row["set"],
+            measure,
+            row["arm"],
+            base,
+            other,
+            by,
+            f"{low} to {high}",
+            f"{row['p_value']:.3f}",
+            f"{row['examples']:,}",
+        ]
+        cells += [", ".join(f"{one:.{digits}f}" for one in values) for values in row["seeds"].values()] if several else []
+        lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         "Medians over seeds; paired bootstrap over examples, the same resamples for all seeds. Main measures are bold.",
@@ -69,9 +79,11 @@ def conclusions(comparisons: Sequence[dict[str, Any]]) -> list[str]:
         f"by intervals that exclude 0: {tally['clear wins']} wins, {tally['clear losses']} losses, {tally['unclear']} open."
         for arm, tally in count(comparisons).items()
     ]
+    seen: dict[str, dict[str, None]] = {}
     for found in comparisons:
-        lines += [f"{found['name']}, before training: {words}." for words in sorted(map(described, found["start"].values()))]
-    return list(dict.fromkeys(lines))
+        for words in sorted(map(described, found["start"].values())):
+            seen.setdefault(words, {})[found["name"]] = None
+    return [*lines, *(f"{', '.join(names)}, before training: {words}." for words, names in seen.items())]
 
 
 def described(start: Mapping[str, Any]) -> str:

@@ -1,0 +1,81 @@
+"""The tables of docs/results.md say what the records say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import results
+
+ROOT = Path(__file__).parents[2]
+
+
+def comparison(name: str, by: float, seeds: int) -> dict[str, Any]:
+    values = {"base": [50.0] * seeds, "floater": [50.0 + by] * seeds}
+    paired = {"base": 50.0, "other": 50.0 + by, "difference": by, "low": by - 1, "high": by + 1, "p_value": 0.5, "examples": 1234}
+    return {
+        "name": name,
+        "main": "accuracy",
+        "more_is_better": True,
+        "seeds": list(range(seeds)),
+        "start": {"0": {"identical": True, "inputs": 8, "fresh_in_place_of_trained": False}},
+        "arms": {"floater": {"valid": {"accuracy": {**paired, "seeds": values}}}},
+    }
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "<!-- glue -->" in page
+    assert results.filled(page, ROOT / "docs" / "records") == page
+
+
+def test_tables_are_made_of_all_records_in_the_papers_order(tmp_path: Path) -> None:
+    (tmp_path / "glue").mkdir()
+    for name, by in (("rte", -2.0), ("cola", 3.0), ("sst2", 0.5)):
+        (tmp_path / "glue" / f"{name}.json").write_text(json.dumps(comparison(name, by, 2)), encoding="utf-8")
+    made = results.filled("before\n<!-- glue -->\nformer\n<!-- /glue -->\nafter\n", tmp_path)
+    assert made.startswith("before\n<!-- glue -->\n| config |")
+    assert made.endswith("<!-- /glue -->\nafter\n")
+    assert "former" not in made
+    lines = [line for line in made.splitlines() if "| valid |" in line]
+    assert [row.split(" | ")[0] for row in lines] == ["| cola", "| sst2", "| rte"]
+    assert "| 50.00 | 53.00 | +3.00 | +2.00 to +4.00 | 0.500 | 1,234 | 50.00, 50.00 | 53.00, 53.00 |" in lines[0]
+    assert len(lines[0].split("|")) == len(made.splitlines()[2].split("|")) == len(made.splitlines()[3].split("|"))
+    assert "2 wins, 1 losses, 0 ties; by intervals that exclude 0: 1 wins, 1 losses, 1 open" in made
+    assert results.filled(made, tmp_path) == made
+
+
+def test_one_seed_is_not_told_twice(tmp_path: Path) -> None:
+    (tmp_path / "race").mkdir()
+    (tmp_path / "race" / "race.json").write_text(json.dumps(comparison("race", 1.0, 1)), encoding="utf-8")
+    assert "by seed" not in results.filled("<!-- race -->\n<!-- /race -->", tmp_path)
+
+
+def test_a_table_without_records_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        results.filled("<!-- squad -->\n<!-- /squad -->", tmp_path)
+    assert stopped.value.code == 2
+
+
+def test_check_tells_a_page_that_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs" / "records" / "race").mkdir(parents=True)
+    (tmp_path / "docs" / "records" / "race" / "race.json").write_text(json.dumps(comparison("race", 1.0, 1)), encoding="utf-8")
+    page = tmp_path / "docs" / "results.md"
+    page.write_text("<!-- race -->\n<!-- /race -->\n", encoding="utf-8")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
+    with pytest.raises(SystemExit) as stopped:
+        results.main()
+    assert stopped.value.code == 1
+    assert "run python tools/results.py" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8") == "<!-- race -->\n<!-- /race -->\n"
+    monkeypatch.setattr(sys, "argv", ["results.py"])
+    results.main()
+    monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
+    results.main()
