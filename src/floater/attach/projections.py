@@ -143,8 +143,19 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
     if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
         rows = (added + bias).repeat(batch, 1)
     else:
-        rows = (added.expand(batch, length, -1) + bias).view(batch * length, -1)
-    return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
+        rows = _reshaped(added.expand(batch, length, -1) + bias, batch * length, -1)
+    return _reshaped(rows.addmm_(x.view(batch * length, -1), weight), batch, length, -1)
+
+
+def _reshaped(fresh: Tensor, *shape: int) -> Tensor:
+    """A tensor that nobody else holds in another shape, as `matmul` reshapes its own result.
+
+    To autograd it is no view. What is written into a view costs the backward a copy of the whole gradient, more than all else here.
+    """
+    if torch.compiler.is_compiling():
+        return fresh.view(*shape)
+    made: Tensor = torch.ops.aten._unsafe_view.default(fresh, shape)
+    return made
 
 
 def _plus(out: Tensor, added: Tensor) -> Tensor:
