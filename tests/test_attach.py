@@ -384,6 +384,21 @@ def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(coun
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["roberta", "gpt2"])
+def test_the_backward_copies_no_gradients_of_projections(name: str) -> None:
+    model = make(name).train()
+    floater.attach(model, MOVING)
+    todo, seen = [logits(model, batch(name)).grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [following for following, _ in node.next_functions]
+    names = {node.name() for node in seen}
+    assert any(name.startswith("Addmm") for name in names)
+    assert "CopySlices" not in names  # of what is written into a view
+
+
 @pytest.mark.parametrize("where", ["behind", "in front", "between"])
 def test_only_tokens_must_fit_the_own_table_not_their_padding(where: str) -> None:
     model = make("roberta")

@@ -143,18 +143,18 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
     if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
         rows = (added + bias).repeat(batch, 1)
     else:
-        rows = _reshaped(added.expand(batch, length, -1) + bias, batch * length, -1)
-    return _reshaped(rows.addmm_(x.view(batch * length, -1), weight), batch, length, -1)
+        rows = _no_view(added.expand(batch, length, -1) + bias, batch * length)
+    return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
 
 
-def _reshaped(fresh: Tensor, *shape: int) -> Tensor:
-    """A tensor that nobody else holds in another shape, as `matmul` reshapes its own result.
+def _no_view(fresh: Tensor, rows: int) -> Tensor:
+    """A tensor that nobody else holds as a matrix, as `matmul` reshapes what it works on; to autograd it is no view.
 
-    To autograd it is no view. What is written into a view costs the backward a copy of the whole gradient, more than all else here.
+    What is written into a view costs the backward a copy of the whole gradient, more than all else here.
     """
     if torch.compiler.is_compiling():
-        return fresh.view(*shape)
-    made: Tensor = torch.ops.aten._unsafe_view.default(fresh, shape)
+        return fresh.view(rows, -1)
+    made: Tensor = torch.ops.aten._unsafe_view.default(fresh, (rows, fresh.shape[-1]))
     return made
 
 
