@@ -396,7 +396,7 @@ def test_the_backward_copies_no_gradients_of_projections(name: str) -> None:
             todo += [following for following, _ in node.next_functions]
     names = {node.name() for node in seen}
     assert any(name.startswith("Addmm") for name in names)
-    assert "CopySlices" not in names  # of what is written into a view
+    assert not any("CopySlices" in name for name in names)  # of what is written into a view
 
 
 @pytest.mark.parametrize("where", ["behind", "in front", "between"])
