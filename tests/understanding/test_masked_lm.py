@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM
 import floater
 from attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
 from command_line import said as told
-from floater.errors import ConfigError, DataError
+from floater.errors import ConfigError, DataError, RunError
 from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.masked_lm.commands import MaskedLanguage
 from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
@@ -191,6 +191,13 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
     write_model(tmp_path / "stranger", "bert")
     with pytest.raises(floater.FloaterError, match="was made for another base"):
         run.train(Glue, GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}), tmp_path / "other")
+
+
+def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_path: Path) -> None:
+    other = run.train(Glue, GlueConfig(**glue(tmp_path, training={"updates": 1})), tmp_path / "cola").path
+    task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(compared, head={"run": str(other)})))
+    with pytest.raises(RunError, match=f"{other} must hold a run of masked_lm, but holds one of glue; choose another folder"):
+        task.train(tmp_path / "run", resume=False, console=QUIET)
 
 
 def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(

@@ -69,6 +69,14 @@ def prepare(problem: Problem[Any, Any]) -> Prepared:
     )
 
 
+def _before(config: UnderstandingConfig, path: Path) -> dict[str, Any]:
+    """The settings that a run folder was started with."""
+    found = read(path / CONFIG)
+    if found.get("task") != config.task:
+        raise RunError(f"{path} must hold a run of {config.task}, but holds one of {found.get('task')}; choose another folder.")
+    return type(config)(**found).dump()
+
+
 def start(prepared: Prepared) -> nn.Module:
     """The model a run starts from: seeded, with what is not trained frozen."""
     config = prepared.problem.config
@@ -95,7 +103,7 @@ def train(
     console = speaker(console)
     folder = RunFolder(path)
     config = resolved(config)
-    before = type(config)(**read(path / CONFIG)).dump() if (path / CONFIG).exists() else None
+    before = _before(config, path) if (path / CONFIG).exists() else None
     settings = {key: value for key, value in config.dump().items() if key != "compare"}
     check_start(folder, settings, before, resume=resume, console=console, free=_FREE)
     if folder.facts().get("finished"):
