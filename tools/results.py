@@ -1,9 +1,10 @@
-"""Fill the tables of docs/results.md that come from comparisons with what docs/records says.
+"""Fill the tables of docs/results.md that come from comparisons with what docs/records says, and draw its loss curves.
 
     python tools/results.py [--check]
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, and is made of all docs/records/NAME/*.json, which are the
-comparison.json files of `floater compare` or `floater reproduce`. With --check nothing is written; a difference ends with 1.
+comparison.json files of `floater compare` or `floater reproduce`. The curves (docs/figures/masked-lm.png) are those of
+docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ import sys
 from pathlib import Path
 
 from floater.files import write_text
+from floater.report.figures import grid, save
 from floater.tasks.understanding.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 ORDER = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
 """Of the paper's Table 3; what is not in it follows by name."""
+CURVES = {
+    "RoBERTa of 6 layers (granite), WikiText": ("granite-head", "granite-start", "granite-floater"),
+    "rxnfp, reactions": ("rxnfp-base", "rxnfp-start", "rxnfp-floater"),
+}
+"""Masked language models: runs of the base, of p(start) alone and of the law of motion."""
 
 
 def filled(page: str, records: Path) -> str:
@@ -41,6 +48,40 @@ def filled(page: str, records: Path) -> str:
     return re.sub(r"<!-- ([a-z]+) -->\n.*?<!-- /\1 -->", table, page, flags=re.DOTALL)
 
 
+def curves(records: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Held-out losses by update, of each model and each trained part; update 0 is the base.
+
+    Args:
+        records: folder of the runs that CURVES names.
+    """
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for title, (base, *trained) in CURVES.items():
+        scores = json.loads((records / base / "scores.json").read_text(encoding="utf-8"))
+        first = (0, float(scores["valid"]["loss"]["score"]))
+        found[title] = {}
+        for label, run in zip(("p(start) alone", "law of motion"), trained, strict=True):
+            lines = (records / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            rows = [row for line in lines if "eval_loss" in (row := json.loads(line))]
+            found[title][label] = [first, *((row["step"], row["eval_loss"]) for row in rows)]
+    return found
+
+
+def draw(found: dict[str, dict[str, list[tuple[int, float]]]], path: Path) -> None:
+    """Draw curves, one panel a model, the base as a line across."""
+    figure, axes = grid(len(found))
+    for axis, (title, lines) in zip(axes, found.items(), strict=True):
+        for mark, (label, points) in zip("so", lines.items(), strict=True):
+            axis.plot(*zip(*points, strict=True), marker=mark, markersize=5, label=label)
+            base = points[0][1]
+        axis.axhline(base, color="0.5", linewidth=1, linestyle="--", label="base")
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("updates", fontsize=9)
+        axis.set_ylabel("held-out loss a hidden token (nats)", fontsize=9)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
@@ -54,6 +95,7 @@ def main() -> None:
             sys.exit(1)
     else:
         write_text(path, made)
+        draw(curves(ROOT / "docs" / "records" / "mlm"), ROOT / "docs" / "figures" / "masked-lm.png")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,24 @@ def test_check_tells_a_page_that_is_behind(
     assert stopped.value.code == 1
     assert "run python tools/results.py" in capsys.readouterr().err
     assert page.read_text(encoding="utf-8") == "<!-- race -->\n<!-- /race -->\n"
+    drawn: list[Path] = []
+    monkeypatch.setattr(results, "curves", lambda records: {"from": records})
+    monkeypatch.setattr(results, "draw", lambda found, path: drawn.extend((found["from"], path)))
     monkeypatch.setattr(sys, "argv", ["results.py"])
     results.main()
+    assert drawn == [tmp_path / "docs" / "records" / "mlm", tmp_path / "docs" / "figures" / "masked-lm.png"]
     monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
     results.main()
+
+
+def test_curves_begin_at_the_base_and_end_at_the_runs_own_scores(tmp_path: Path) -> None:
+    records = ROOT / "docs" / "records" / "mlm"
+    found = results.curves(records)
+    assert list(found) == list(results.CURVES)
+    for title, (base, *trained) in results.CURVES.items():
+        for points, run in zip(found[title].values(), trained, strict=True):
+            scores = {name: json.loads((records / name / "scores.json").read_text(encoding="utf-8")) for name in (base, run)}
+            assert points[0] == (0, scores[base]["valid"]["loss"]["score"])
+            assert points[-1][1] == pytest.approx(scores[run]["valid"]["loss"]["score"], rel=1e-6)
+    results.draw(found, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
