@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +194,45 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
     write_model(tmp_path / "stranger", "bert")
     with pytest.raises(floater.FloaterError, match="was made for another base"):
         run.train(Glue, GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}), tmp_path / "other")
+
+
+def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_path: Path) -> None:
+    law = tmp_path / "law"
+    shutil.copytree(compared / "out" / "floater-0", law)
+    facts = json.loads((law / "run.json").read_text())
+
+    def words(longest: int) -> str:
+        (law / "run.json").write_text(json.dumps({**facts, "longest": longest}))
+        settings = glue(compared, dynamics=str(law), training={"updates": 1})
+        console = Console(file=StringIO(), width=80)
+        made = run.train(Glue, GlueConfig(**settings), tmp_path / f"after-{longest}", console=console)
+        assert made.facts()["longest"] > 4
+        return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+    said = words(4)
+    assert f"warning: {law} was trained on inputs of up to 4 tokens, but these have up to " in said
+    assert re.search(r"length of encodings \d+\.\d at token 4, \d+\.\d at \d+", said)
+    assert "warning" not in words(500)
+
+
+def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Path) -> None:
+    settings = masked(tmp_path)
+    settings["head"] = {**settings["head"], "run": str(tmp_path / "head")}
+    settings["training"] = {**settings["training"], "updates": 1}
+
+    def train(name: str, **changes: Any) -> str:
+        task = MaskedLanguage(MaskedLM, MaskedConfig(**{**settings, **changes}))
+        console = Console(file=StringIO(), width=500)
+        task.train(tmp_path / name, resume=False, console=console)
+        return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+    assert "fitting one in" in train("first")
+    before = (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns
+    assert "taking the one fitted in" in train("shorter", max_length=12)
+    assert (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns == before
+    head = {**settings["head"], "training": {**settings["head"]["training"], "lr": 0.5}}
+    with pytest.raises(RunError, match=r"head was started with training\.lr = .*, but the config now says 0\.5"):
+        train("other", head=head)
 
 
 def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Comparisons(Item):
 
     trains = "RoBERTa-base"
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]]
-    laws: ClassVar[Mapping[Scale, str]] = {"small": "mlm/granite.yaml", "paper": "mlm/roberta-base.yaml"}
+    laws: ClassVar[Mapping[Scale, str]] = {"small": "mlm/granite-256.yaml", "paper": "mlm/roberta-base.yaml"}
     """Configs that train the law of motion which the others start from."""
     size: str = "large"
     """Of the paper's models, the one whose numbers stand beside ours."""
@@ -194,6 +194,7 @@ class Glue(Comparisons):
     name = "glue"
     title = "GLUE with and without FLOATER (Table 3)"
     size = "base"
+    laws: ClassVar[Mapping[Scale, str]] = {**Comparisons.laws, "small": "mlm/granite.yaml"}
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]] = {
         "smoke": _glue("", {key: _GLUE[key] for key in ("cola", "sst2", "stsb", "rte")}),
         "small": _glue("glue/small/", _GLUE),

@@ -8,9 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ...training.records import RunFolder
+from ...recipes import read
+from ...training.records import CONFIG, RunFolder
 from ..understanding import run
 from ..understanding.commands import Understanding
+from ..understanding.config import UnderstandingConfig
 from ..understanding.models import lacks_head, locate
 from .problem import MaskedConfig, MaskedLM
 
@@ -27,10 +29,21 @@ def with_head(config: MaskedConfig, path: Path, console: Console) -> MaskedConfi
     if not lacks_head(MaskedLM.auto_class, where):
         return config
     place = config.head.run or path
-    console.print(f"{config.model.name} has no language-model head: fitting one in {place}", highlight=False)
     alone = config.model_copy(update={"training": config.head.training, "seed": 0, "dynamics": None}).bare()
-    run.train(MaskedLM, alone, place, resume=place.exists(), console=console)
+    fitted = _fitted(alone, place)
+    doing = "taking the one fitted" if fitted else "fitting one"
+    console.print(f"{config.model.name} has no language-model head: {doing} in {place}", highlight=False)
+    if not fitted:
+        run.train(MaskedLM, alone, place, resume=place.exists(), console=console)
     return config.model_copy(update={"model": config.model.model_copy(update={"name": str(place / "model")})})
+
+
+def _fitted(config: UnderstandingConfig, place: Path) -> bool:
+    """Whether a folder holds the finished head of this model, trained in this way, be it on other data or lengths."""
+    if not RunFolder(place).facts().get("finished"):
+        return False
+    before, now = read(place / CONFIG), config.dump()
+    return all(before.get(part) == now[part] for part in ("task", "model", "training"))
 
 
 @dataclass(frozen=True)

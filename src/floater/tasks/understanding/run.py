@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from ...attach import attachment
 from ...errors import RunError
 from ...recipes import read
 from ...training.assemble import arguments, assemble
@@ -114,6 +115,8 @@ def train(
     prepared = prepare(kind(config))
     same_data(folder, prepared.parts)
     model = start(prepared)
+    if extrapolation := beyond(model, config, int(prepared.train.lengths().max())):
+        console.print(extrapolation, highlight=False, markup=False, soft_wrap=True)
     if config.training.part == "nothing":
         _begin(folder, prepared, model, console, processes=1)
         for name, part in prepared.parts.items():
@@ -132,6 +135,26 @@ def train(
         finish(prepared.problem, folder, prepared.parts, prepared.tokenizer, console)
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def beyond(model: nn.Module, config: UnderstandingConfig, longest: int) -> str | None:
+    """A warning, where a law of motion is taken further than its own run trained it.
+
+    Args:
+        model: with the law, as training begins.
+        config: says where the law is from.
+        longest: tokens of the longest training input.
+    """
+    trained = None if config.dynamics is None else RunFolder(config.dynamics).facts().get("longest")
+    made = attachment(model)
+    if trained is None or trained >= longest or made is None or (table := made.site_tables(longest)) is None:
+        return None
+    there, here = (float(table[at - 1].norm(dim=-1).mean()) for at in (trained, longest))
+    return (
+        f"warning: {config.dynamics} was trained on inputs of up to {trained} tokens, but these have up to {longest}: past them "
+        f"its law leads where nothing was learned (length of encodings {there:.1f} at token {trained}, {here:.1f} at {longest}); "
+        "train the law on inputs as long as these, or lower `max_length`."
+    )
 
 
 def make_trainer(prepared: Prepared, model: nn.Module, pace: Pace, folder: RunFolder, console: Console) -> SafeTrainer:
