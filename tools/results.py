@@ -3,7 +3,7 @@
     python tools/results.py [--check]
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, and is made of all docs/records/NAME/*.json, which are the
-comparison.json files of `floater compare` or `floater reproduce`. The curves (docs/figures/masked-lm.png) are those of
+comparison.json files of `floater compare` or `floater reproduce`; their names are those of the files. The curves (docs/figures/masked-lm.png) are those of
 docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
 """
 
@@ -38,7 +38,8 @@ def filled(page: str, records: Path) -> str:
     """
 
     def table(mark: re.Match[str]) -> str:
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((records / mark[1]).glob("*.json"))]
+        paths = sorted((records / mark[1]).glob("*.json"))
+        found = [{**json.loads(path.read_text(encoding="utf-8")), "name": path.stem} for path in paths]
         if not found:
             print(f"results.py: {records / mark[1]} has no comparison, but the page has a table `{mark[1]}`.", file=sys.stderr)
             sys.exit(2)

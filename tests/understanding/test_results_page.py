@@ -36,7 +36,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_tables_are_made_of_all_records_in_the_papers_order(tmp_path: Path) -> None:
     (tmp_path / "glue").mkdir()
     for name, by in (("rte", -2.0), ("cola", 3.0), ("sst2", 0.5)):
-        (tmp_path / "glue" / f"{name}.json").write_text(json.dumps(comparison(name, by, 2)), encoding="utf-8")
+        (tmp_path / "glue" / f"{name}.json").write_text(json.dumps(comparison("small", by, 2)), encoding="utf-8")
     made = results.filled("before\n<!-- glue -->\nformer\n<!-- /glue -->\nafter\n", tmp_path)
     assert made.startswith("before\n<!-- glue -->\n| config |")
     assert made.endswith("<!-- /glue -->\nafter\n")
