@@ -3,8 +3,8 @@
     python tools/results.py [--check]
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, and is made of all docs/records/NAME/*.json, which are the
-comparison.json files of `floater compare` or `floater reproduce`; their names are those of the files. The curves (docs/figures/masked-lm.png) are those of
-docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
+comparison.json files of `floater compare` or `floater reproduce`, named as these files are. The curves
+(docs/figures/masked-lm.png) are those of docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
 """
 
 from __future__ import annotations
