@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from floater import recipes
 from floater.errors import ConfigError
 from floater.tasks import task_of
 from floater.tasks.glue.kinds import KINDS
+from floater.tasks.race.problem import RaceConfig
 from floater.tasks.understanding.commands import Understanding
 from floater.tasks.understanding.config import TrainingConfig
 
@@ -51,3 +53,14 @@ def test_the_law_of_motion_is_frozen_on_race_unless_told() -> None:
     thawed = task_of(ROOT / "configs" / "race" / "small.yaml", ["training.freeze_flow=false"])
     assert isinstance(thawed, Understanding)
     assert not thawed.config.training.freeze_flow
+
+
+@pytest.mark.parametrize(
+    "changes", [{"flow_lr_multiple": 0.05}, {"flow_weight_decay": 0.3}, {"freeze_flow": False}, {"update_every": 7}]
+)
+def test_the_untouched_arm_does_not_depend_on_how_the_encoder_is_trained(changes: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"data": {"train": ["a"], "valid": ["b"]}, "model": {"name": "m"}}
+    plain, changed = RaceConfig(**settings), RaceConfig(**{**settings, "training": changes})
+    assert plain.training.freeze_flow
+    assert changed.arms()["base"] == plain.arms()["base"]
+    assert changed.arms()["floater"] != plain.arms()["floater"]

@@ -111,6 +111,10 @@ class CompareConfig(Config):
         return self
 
 
+_OF_THE_ENCODER = ("update_every", "flow_lr_multiple", "flow_weight_decay", "freeze_flow")
+"""Training settings that an untouched model has no use for."""
+
+
 class UnderstandingConfig(Config):
     """One run of a task, and both arms of its comparison."""
 
@@ -140,9 +144,9 @@ class UnderstandingConfig(Config):
     def bare(self) -> UnderstandingConfig:
         """The same run of the untouched model: what belongs to an encoder is left out."""
         off = self.positions.model_copy(update={"encoder": None})
-        return self.model_copy(
-            update={"positions": off, "dynamics": None, "training": self.training.model_copy(update={"update_every": 1})}
-        )
+        defaults = {name: type(self.training).model_fields[name].default for name in _OF_THE_ENCODER}
+        training = self.training.model_copy(update=defaults)
+        return self.model_copy(update={"positions": off, "dynamics": None, "training": training})
 
     def arms(self) -> dict[str, UnderstandingConfig]:
         """The runs that `floater compare` makes for each seed; the first is what the others are compared with."""
