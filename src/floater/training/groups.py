@@ -24,8 +24,8 @@ def parameter_groups(
     """Groups for an optimiser: the base with and without decay, and the attachment.
 
     The paper updates its flow models with a larger learning rate (§4.4); `flow_lr_multiple=1` is the default because the exact
-    gradient arrives in every step here. Fine-tuning on inputs of many tokens may want less: an encoding is an integral of h, so that
-    what a step does to h adds up along the input. Biases and normalisation are not decayed, nor are the attachment's
+    gradient arrives in every step here. Fine-tuning on inputs of many tokens may want less: an encoding is an integral of h, so
+    that what a step does to h adds up along the input. Biases and normalisation are not decayed, nor are the attachment's
     weights unless asked for: decay pulls a trajectory towards standing still.
 
     Args:
