@@ -5,15 +5,20 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import DataError
+from .errors import DataError, FloaterError
+
+HASHES = "hashes.json"
+"""File of a saved folder that holds the SHA-256 of the others."""
+_UNHASHED = (HASHES, "README.md", ".gitattributes")  # people edit these
 
 
 def write_text(path: Path, text: str) -> None:
@@ -76,6 +81,44 @@ def _sync_one(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def record_hashes(folder: Path, names: Sequence[str] | None = None) -> None:
+    """Write the hash of every file of a folder (or of some of them) into its `hashes.json`."""
+    chosen = [path.name for path in folder.iterdir() if path.is_file()] if names is None else names
+    hashes = {name: file_hash(folder / name) for name in sorted(chosen) if name not in _UNHASHED and not name.startswith(".")}
+    write_text(folder / HASHES, json.dumps({"format": 1, "sha256": hashes}, indent=1) + "\n")
+
+
+def check_hashes(folder: Path, error: type[FloaterError], advice: str) -> None:
+    """Raise if a file that `record_hashes` recorded is missing or has changed since. Folders without `hashes.json` pass.
+
+    Args:
+        folder: what is about to be read.
+        error: the class to raise.
+        advice: what to do, the end of the message.
+    """
+    path = folder / HASHES
+    if not path.exists():
+        return
+    try:
+        recorded = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+        items = sorted((str(name), str(value)) for name, value in recorded.items())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise error(f"{path} must hold the hashes of the files beside it, but is damaged; {advice}") from None
+    for name, value in items:
+        if Path(name).name != name:
+            raise error(f"{path} must name files beside it, but names {name!r}; {advice}")
+        if not (folder / name).is_file():
+            raise error(f"{folder} must hold {name}, but does not; {advice}")
+        if file_hash(folder / name) != value:
+            raise error(f"{folder / name} is damaged or was changed after it was saved: its hash is not the recorded one; {advice}")
 
 
 def read_lines(path: Path) -> list[str]:
