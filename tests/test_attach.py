@@ -726,7 +726,7 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
         (
             lambda: mistake(floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.attn"}), model=Unknown()),
             LayoutError,
-            r"Projection attn of block 1 must be a Linear or Conv1D, but is a ModuleDict",
+            r"Projection attn of block 1 must be a linear layer \(with `out_features`\), but is a ModuleDict",
         ),
         (
             lambda: mistake(floater.Sites("qkv", targets={"blocks": "layers", "q": "layers.0.attn.q"}), model=Unknown()),
@@ -763,17 +763,26 @@ def test_attaching_to_a_model_and_to_its_base_is_refused(kind: str) -> None:
         floater.attach(model.get_submodule(second), MOVING, sites=kind)
 
 
-class Quantised(nn.Linear):
-    """A projection of a kind that cannot be equipped."""
+class Product(nn.Module):
+    """A projection that does not say how wide it is."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out
 
 
 @pytest.mark.parametrize("positions", ["keep", "replace"])
 def test_an_attachment_that_fails_leaves_the_model_as_it_was(positions: Any) -> None:
     model, inputs = make("bert"), batch("bert")
-    model.bert.encoder.layer[2].attention.self.value.__class__ = Quantised
+    attention = model.bert.encoder.layer[2].attention.self
+    attention.value = Product(attention.value)
     with torch.no_grad():
         before = logits(model, inputs)
-        with pytest.raises(LayoutError, match=r"Projection .*block 3.* must be a Linear or Conv1D, but is a Quantised"):
+        with pytest.raises(LayoutError, match=r"Projection .*block 3.* must be a linear layer .*, but is a Product"):
             floater.attach(model, MOVING, positions=positions)
         assert torch.equal(logits(model, inputs), before)
     assert not any(module._forward_pre_hooks for module in model.modules())

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..encoders import EncoderConfig
 from ..errors import ArgumentError, AttachmentError, brief
-from .attachment import NAME, Attachment
+from .attachment import NAME, Attachment, current
 from .sites import Sites
 
 
@@ -41,6 +41,12 @@ def attach(
         raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
     if attachment(model) is not None:
         raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
+    model = _inside(model)
+    if hasattr(model, NAME):
+        raise AttachmentError(
+            f"The model must have no attribute `{NAME}`, which is where its attachment goes, but has one of type "
+            f"{type(getattr(model, NAME)).__name__}; rename it."
+        )
     if not isinstance(config, EncoderConfig):
         raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}.")
     if positions not in ("keep", "replace"):
@@ -52,7 +58,7 @@ def attach(
         made = Attachment(model, config, chosen, positions, per_stack, indices)
     made.train(model.training)
     model.add_module(NAME, made)
-    made._holders = (model,)
+    made._installed.holders = (model,)
     settings: Any = getattr(model, "config", None)
     if settings is not None:  # every way to save the model carries the description along
         setattr(settings, NAME, made.describe())
@@ -60,6 +66,12 @@ def attach(
 
 
 def attachment(model: nn.Module) -> Attachment | None:
-    """The attachment of a model, None if it has none."""
-    found = getattr(model, NAME, None)
-    return found if isinstance(found, Attachment) else None
+    """The attachment of a model, None if it has none; of a PEFT model, the one that is trained."""
+    return current(getattr(model, NAME, None))
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """The model that a PeftModel is wrapped around; any other as it is."""
+    get: Any = getattr(model, "get_base_model", None)
+    found = get() if hasattr(model, "peft_config") and callable(get) else model
+    return found if isinstance(found, nn.Module) else model

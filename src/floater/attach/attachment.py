@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -24,6 +25,53 @@ NAME = "floater"
 """Name under which the attachment is a submodule of its model."""
 FORMAT = 1
 """Version of the description that is saved."""
+
+
+class _Installed:
+    """What an attachment did to its model. A copy of the attachment alone (PEFT makes one to train it) shares it.
+
+    Attributes:
+        enabled: whether encodings are added.
+        given: times set with `at`, if any.
+        own: the model's own position encodings, by stack.
+        handles: of hooks.
+        holders: the model, in a tuple so that it does not become a part of its own part.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.given: Given | None = None
+        self.own: dict[str, Own] = {}
+        self.handles: list[torch.utils.hooks.RemovableHandle] = []
+        self.holders: tuple[nn.Module, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are enabled and stand at their own times, whatever the original was doing."""
+        return {**self.__dict__, "enabled": True, "given": None}
+
+
+class _Rebake:
+    """Hook of an encoder: after other weights are loaded, stored encodings are made anew."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = (attachment,)  # no submodule of the encoder
+
+    def __call__(self, module: nn.Module, incompatible: Any) -> None:
+        if self._attachment[0].baked_length is not None:
+            self._attachment[0].bake(self._attachment[0].baked_length)
+
+
+def current(module: object) -> Attachment | None:
+    """The attachment that a module named `floater` stands for: itself, or the one that PEFT holds in it at present."""
+    original = getattr(module, "__dict__", {}).get("_modules", {}).get("original_module")
+    if not isinstance(original, Attachment):
+        return module if isinstance(module, Attachment) else None
+    wrapper: Any = module
+    active = [name for name in wrapper.active_adapters if name in wrapper.modules_to_save]
+    if wrapper.disable_adapters or not active:
+        return original
+    found = wrapper.modules_to_save[active[0]]
+    return found if isinstance(found, Attachment) else original
 
 
 class Attachment(nn.Module):
@@ -50,12 +98,10 @@ class Attachment(nn.Module):
         self.padding: int | None = getattr(getattr(base, "config", None), "pad_token_id", None)
         self.encoders = nn.ModuleDict(self._build(plan, base))
         self._plan, self._model_type = plan, type(base).__name__
-        self.enabled = True
-        self._given: Given | None = None
         self._baked: tuple[str, ...] = ()
-        self._own: dict[str, Own] = {}
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
-        self._holders: tuple[Any, ...] = ()  # a tuple, so that the model does not become a part of its own part
+        self._installed = _Installed()
+        for module in self.encoders.values():
+            module.register_load_state_dict_post_hook(_Rebake(self))
         hooks.check_free(plan)
         try:
             self._install(base, plan)
@@ -88,7 +134,7 @@ class Attachment(nn.Module):
         for stack in plan.stacks:
             if stack.layout.own:
                 own = stack.module.get_submodule(stack.layout.own)
-                self._own[stack.name] = Own(own, stack.layout.own_kind, replace)
+                self._installed.own[stack.name] = Own(own, stack.layout.own_kind, replace)
             elif replace:
                 raise ArgumentError(
                     f'positions="replace" needs a layout that says where {self._model_type} keeps its own positions; '
@@ -96,28 +142,51 @@ class Attachment(nn.Module):
                 )
             if stack.layout.embeddings and replace:
                 embeddings = stack.module.get_submodule(stack.layout.embeddings)
-                self._handles.append(hooks.pre(embeddings, hooks.Unlimited(self, embeddings)))
-            self._handles.append(hooks.pre(stack.module, hooks.Entry(self, stack.name, stack.module)))
+                self._installed.handles.append(hooks.pre(embeddings, hooks.Unlimited(self, embeddings)))
+            carrier = hooks.Carrier() if self.layout.carried else None
+            entry, leave = hooks.Entry(self, stack.name, stack.module, carrier), hooks.Exit(self, stack.name, carrier)
+            self._installed.handles += [hooks.pre(stack.module, entry), hooks.post(stack.module, leave)]
             seen: dict[int, hooks.Block] = {}
             for block in stack.blocks:
                 if id(block.module) not in seen:
-                    seen[id(block.module)] = hooks.Block(self)
-                    self._handles.append(hooks.pre(block.module, seen[id(block.module)]))
+                    seen[id(block.module)] = hooks.Block(self, block.module)
+                    self._installed.handles.append(hooks.pre(block.module, seen[id(block.module)]))
+                    if carrier is not None:
+                        hooks.carry(block.module, carrier)
                 seen[id(block.module)].by_call[block.number] = block.places
         if len(plan.stacks) > 1:
-            self._handles.append(hooks.pre(base, hooks.Root(self, base)))
-        for layer, name in self._layers():
+            self._installed.handles.append(hooks.pre(base, hooks.Root(self, base)))
+        for layer in self._layers():
             if not hasattr(layer, "slot"):
-                equip(layer, name)
+                handle = equip(layer)
+                if handle is not None:
+                    self._installed.handles.append(handle)
 
-    def _layers(self) -> Iterator[tuple[nn.Module, str]]:
+    def _layers(self) -> Iterator[nn.Module]:
         seen = set()
         for stack in self._plan.stacks:
             for block in stack.blocks:
                 for place in block.places:
                     if place.layer is not None and id(place.layer) not in seen:
                         seen.add(id(place.layer))
-                        yield place.layer, f"of block {block.number} ({stack.name})"
+                        yield place.layer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
+        """A copy with the model is the copied model's; a copy by itself serves the same model, once it takes this one's place."""
+        if not memo:
+            memo[id(self._plan)], memo[id(self._installed)] = self._plan, self._installed
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return copied
+
+    def live(self) -> Attachment:
+        """The attachment whose weights count now: this one, or the trained copy that PEFT put in its place."""
+        for holder in self._installed.holders:
+            found = current(holder._modules.get(NAME))
+            if found is not None and found._installed is self._installed:
+                return found
+        return self
 
     # What users see ---------------------------------------------------------------------------------------------------
 
@@ -154,7 +223,7 @@ class Attachment(nn.Module):
     def own_table(self, length: int) -> Tensor | None:
         """The model's own encodings [length, dim], as long as its table goes; None where it has none, or lost it."""
         for stack in self._plan.stacks:
-            own = self._own.get(stack.name)
+            own = self._installed.own.get(stack.name)
             if own is not None and not own.replace:
                 return own.rows(length, self._own_offset(stack))
         return None
@@ -178,9 +247,14 @@ class Attachment(nn.Module):
         finally:
             self._switch(before)
 
+    @property
+    def enabled(self) -> bool:
+        """Whether encodings are added at present."""
+        return self._installed.enabled
+
     def _switch(self, on: bool) -> None:
-        self.enabled = on
-        for own in self._own.values():
+        self._installed.enabled = on
+        for own in self._installed.own.values():
             own.switch.on = on
 
     @contextmanager
@@ -201,27 +275,32 @@ class Attachment(nn.Module):
             raise ArgumentError("A model of one stack takes `times`, but `source=` or `target=` was given.")
         if times is None and source is None and target is None:
             raise ArgumentError("`at` needs times, but none were given.")
-        before = self._given
+        before = self._installed.given
         own = target if two else times
-        self._given = Given(as_rows(own, "target" if two else "times"), as_rows(source, "source"))
+        self._installed.given = Given(as_rows(own, "target" if two else "times"), as_rows(source, "source"))
         try:
             yield
         finally:
-            self._given = before
+            self._installed.given = before
 
     def detach(self) -> None:
         """Take the attachment off; the model is what it was before."""
-        for handle in self._handles:
+        installed = self._installed
+        for handle in installed.handles:
             handle.remove()
-        self._handles.clear()
-        for layer, _ in self._layers():
+        installed.handles.clear()
+        for stack in self._plan.stacks:
+            for block in stack.blocks:
+                hooks.uncarry(block.module)
+        for layer in self._layers():
             if hasattr(layer, "slot"):
                 restore(layer)
-        for own in self._own.values():
+        for own in installed.own.values():
             own.release()
-        self._own.clear()
-        for owner in self._holders:
-            if getattr(owner, NAME, None) is self:
+        installed.own.clear()
+        for owner in installed.holders:
+            found = current(owner._modules.get(NAME))
+            if found is not None and found._installed is installed:
                 delattr(owner, NAME)
             if getattr(getattr(owner, "config", None), NAME, None) is not None:
                 delattr(owner.config, NAME)
@@ -284,9 +363,18 @@ class Attachment(nn.Module):
         """The places of a stack."""
         return next(stack for stack in self._plan.stacks if stack.name == name)
 
+    @property
+    def num_stacks(self) -> int:
+        """Number of stacks."""
+        return len(self._plan.stacks)
+
+    def stack_sites(self, name: str) -> bool:
+        """Whether a stack has sites."""
+        return any(block.places for block in self.stack(name).blocks)
+
     def check_own(self, stack: str, places: Places) -> None:
         """Raise if the model's own table, where it is kept, ends before these positions."""
-        own = self._own.get(stack)
+        own = self._installed.own.get(stack)
         if own is not None and own.kind == "learned" and not own.replace:
             offset = self._own_offset(self.stack(stack))
             limit = own.limit(offset)
@@ -304,7 +392,8 @@ class Attachment(nn.Module):
         return Passage(self._axis(session, own), None if source is None else self._axis(session, source))
 
     def _axis(self, session: hooks.Session, places: Places) -> Axis:
-        return Axis(self._joined(session.tables(places)), places)
+        tables, places = session.tables(places)
+        return Axis(self._joined(tables), places)
 
     def _joined(self, tables: dict[str, Tensor]) -> Tensor:
         """One table for all sites from those of the groups."""
@@ -360,4 +449,4 @@ class Attachment(nn.Module):
     @property
     def given(self) -> Given | None:
         """Times set with `at`, if any."""
-        return self._given
+        return self._installed.given

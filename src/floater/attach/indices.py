@@ -43,7 +43,20 @@ class Places:
         if self.bound is not None:
             return self.bound
         assert isinstance(self.index, Tensor)
-        return int(self.index.max()) + 1
+        lowest, highest = map(int, self.index.aminmax())
+        if lowest < 0:
+            raise ArgumentError(f"`position_ids` must not be negative, but contain {lowest}.")
+        return highest + 1
+
+    def count(self) -> int:
+        """How many are looked up, at most."""
+        return self.index.length if isinstance(self.index, Span) else self.index.numel()
+
+    def sparse(self, delta: float) -> Places:
+        """The same, with the times of these positions alone."""
+        assert isinstance(self.index, Tensor)
+        unique, index = torch.unique(self.index, return_inverse=True)
+        return Places(index, None, unique.cpu().to(torch.float64) * delta)
 
     def reached(self) -> int:
         """Length of the table that serves all but padding."""
@@ -62,6 +75,11 @@ class Arguments:
             for parameter in parameters
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
+
+    @property
+    def first(self) -> str:
+        """Name of the first argument."""
+        return self._names[0]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments that were passed."""
@@ -86,8 +104,16 @@ def past_length(given: dict[str, Any]) -> int | Tensor:
     return length
 
 
-def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool) -> Places | None:
-    """Positions of the tokens that enter a stack, or None where only its blocks know how many there are."""
+def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool, *, sure: bool = True) -> Places | None:
+    """Positions of the tokens that enter a stack, or None where only its blocks know how many there are.
+
+    Args:
+        rule: how the model counts.
+        given: arguments of the stack's forward.
+        padding: id of padding.
+        by_mask: count the attention mask instead.
+        sure: whether the blocks are known to see the tokens of `input_ids`; they may be a decoder's, where an architecture is not.
+    """
     ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
     source = ids if ids is not None else embeds
     if rule == "whole" or source is None:
@@ -100,16 +126,21 @@ def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool
     if rule == "given" and position_ids is not None:
         return Places(_rows(position_ids), None)
     if rule == "padding":
-        return _by_padding(ids, position_ids, padding, length, past, device)
-    return span(length, past, device)
+        return _by_padding(ids, given.get("attention_mask"), position_ids, padding, length, past, device)
+    return span(length, past, device) if sure else None
 
 
 def _rows(position_ids: Tensor) -> Tensor:
+    if position_ids.is_floating_point():
+        raise ArgumentError(
+            f"`position_ids` must be whole numbers, but are {position_ids.dtype}; set real-valued times with attachment.at(times)."
+        )
     return position_ids.unsqueeze(0) if position_ids.dim() == 1 else position_ids
 
 
 def _by_padding(
     ids: Tensor | None,
+    mask: Tensor | None,
     position_ids: Tensor | None,
     padding: int | None,
     length: int,
@@ -119,10 +150,14 @@ def _by_padding(
     """RoBERTa's count, less its offset: tokens that are not padding, from 0."""
     padding = 1 if padding is None else padding
     if position_ids is not None:
-        # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from padding + 1.
-        from_zero = (isinstance(past, Tensor) or past > 0) or bool((position_ids == 0).any())
+        # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from padding + 1, and for padding
+        # whatever they like: only tokens tell.
         index = _rows(position_ids)
-        return Places(index if from_zero else (index - padding - 1).clamp(min=0), None)
+        token = ids.ne(padding) if ids is not None else mask.ne(0) if mask is not None and mask.shape == index.shape else None
+        below = index <= padding if token is None else (index <= padding) & token
+        from_zero = (isinstance(past, Tensor) or past > 0) or bool(below.any())
+        index = index if from_zero else index - padding - 1
+        return Places(index if token is None else torch.where(token, index, 0), None, real=token)
     if ids is None:
         return span(length, past, device)
     real = ids.ne(padding)

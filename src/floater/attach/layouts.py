@@ -61,6 +61,8 @@ class Layout:
     rule: Rule
     repeated: bool = False
     """One block module serves all blocks (albert)."""
+    carried: bool = False
+    """The stack may not pass unknown arguments on to its blocks: they find their encodings without it."""
 
 
 _SELF = {part: f"attention.self.{name}" for part, name in zip("qkv", ("query", "key", "value"), strict=True)}
@@ -157,8 +159,8 @@ def layout_of(model: nn.Module, targets: Mapping[str, str] | None) -> Layout:
 
     Args:
         model: a Hugging Face model.
-        targets: for architectures that are not in the table: "blocks" and "q", "k", "v" (or "qkv" for a fused projection),
-            each a path in which "*" stands for the number of a block, e.g. `{"blocks": "model.layers.*",
+        targets: for architectures that are not in the table: "blocks" and "q", "k", "v" (or "qkv" for a fused projection, whose
+            output must be [q | k | v]), each a path in which "*" stands for the number of a block, e.g. `{"blocks": "model.layers.*",
             "q": "model.layers.*.self_attn.q_proj", …}`.
     """
     if targets is not None:
@@ -180,6 +182,8 @@ def find(root: nn.Module, path: str) -> list[nn.Module]:
 
 
 _PARTS = ("q", "k", "v", "qkv")
+_INTERLEAVED = ("bloom", "codegen", "deberta", "falcon", "gpt_neox", "gpt_neox_japanese", "persimmon")
+"""Architectures whose one projection for q, k and v is laid out head by head."""
 
 
 def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
@@ -199,7 +203,13 @@ def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
         if not targets[key].startswith(blocks + "."):
             raise LayoutError(f"`targets[{key!r}]` = {targets[key]!r} must lie inside the blocks {blocks!r}.")
         inner[key] = targets[key][len(blocks) + 1 :]
-    return Layout({"encoder": StackLayout(path="", blocks=blocks, attention=inner)}, "given")
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if "qkv" in inner and kind in _INTERLEAVED:
+        raise LayoutError(
+            f"`targets['qkv']` must be a projection whose output is [q | k | v], but that of {kind} mixes them head by head; "
+            'choose sites="blocks" with the same `targets["blocks"]`.'
+        )
+    return Layout({"encoder": StackLayout(path="", blocks=blocks, attention=inner)}, "given", carried=True)
 
 
 def _candidates(model: nn.Module) -> str:

@@ -19,8 +19,12 @@ class _Switch:
     def __init__(self) -> None:
         self.on = True
 
+    def __getstate__(self) -> dict[str, bool]:
+        """A copy made while the exchange is off is on, as a copy of the attachment is."""
+        return {"on": True}
 
-class _Exchanged:
+
+class Exchanged:
     """A class made from a mixin and a module's own class; pickles and copies are made from the two."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -37,7 +41,7 @@ def _revive(mixin: type, plain: type) -> object:
     return object.__new__(exchanged(mixin, plain))
 
 
-class _Silent(_Exchanged):
+class _Silent(Exchanged):
     """A position table that answers zero, in a shape that fits any length."""
 
     switch: _Switch
@@ -49,7 +53,7 @@ class _Silent(_Exchanged):
         return like.new_zeros(1, 1, like.shape[-1])
 
 
-class _SilentParameter(_Exchanged):
+class _SilentParameter(Exchanged):
     """ViT's embeddings, which add a parameter: asked to interpolate it, they get zeros of any size."""
 
     switch: _Switch
@@ -66,7 +70,7 @@ class _SilentParameter(_Exchanged):
         return embeddings.new_zeros(1, 1, embeddings.shape[-1])
 
 
-class _Growing(_Exchanged):
+class _Growing(Exchanged):
     """Marian's sinusoid ([sin | cos] halves), continued past the last row of its table by the formula that made it."""
 
     switch: _Switch

@@ -45,6 +45,11 @@ class Slot:
         self._threads.value = (None, None)
         return value
 
+    def left(self) -> bool:
+        """Whether something was handed over that nobody took; it is gone afterwards."""
+        added, turned = self.take()
+        return added is not None or turned is not None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Slot, ()
 
@@ -87,38 +92,50 @@ class PositionedConv1D(Conv1D):
         return out
 
 
+class AddAfter:
+    """Forward hook that adds the encoding to a projection's output, for layers of any other kind (quantised ones, say)."""
+
+    def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
+        added, turned = module.slot.take()
+        if turned is not None:
+            return _turn(output, *turned)
+        return output if added is None else _plus(output, added)
+
+
 _POSITIONED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PositionedLinear, Conv1D: PositionedConv1D}
 _PLAIN = {positioned: plain for plain, positioned in _POSITIONED.items()}
 
 
-def equip(layer: nn.Module, name: str) -> Slot:
-    """Turn a layer into its positioned kind, in place, and return its slot."""
-    if type(layer) not in _POSITIONED:
-        raise _no_projection(layer, name)
-    slot = Slot()
-    layer.__class__ = _POSITIONED[type(layer)]
-    layer.slot = slot  # type: ignore[assignment]
-    return slot
+def underlying(layer: nn.Module) -> nn.Module:
+    """The layer itself, where an adapter (PEFT's LoRA, say) is wrapped around it."""
+    while isinstance(inner := getattr(layer, "base_layer", None), nn.Module):
+        layer = inner
+    return layer
+
+
+def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
+    """Give a layer a slot, in place. Returns the handle of the hook that serves it, if it takes one."""
+    layer.slot = Slot()  # type: ignore[assignment]
+    if type(layer) in _POSITIONED:
+        layer.__class__ = _POSITIONED[type(layer)]
+        return None
+    return layer.register_forward_hook(AddAfter())
 
 
 def restore(layer: nn.Module) -> None:
-    """Undo :func:`equip`."""
-    layer.__class__ = _PLAIN[type(layer)]
+    """Undo :func:`equip`, but for its hook."""
+    layer.__class__ = _PLAIN.get(type(layer), type(layer))
     del layer.slot
 
 
 def out_width(layer: nn.Module, name: str) -> int:
     """Size of a projection's output."""
-    if not isinstance(layer, tuple(_POSITIONED)):
-        raise _no_projection(layer, name)
-    width = layer.out_features if isinstance(layer, nn.Linear) else layer.nf
-    assert isinstance(width, int)
+    width = getattr(layer, "out_features", getattr(layer, "nf", None))
+    if not isinstance(width, int):
+        raise LayoutError(
+            f"Projection {name} must be a linear layer (with `out_features`), but is a {type(layer).__name__}."
+        )
     return width
-
-
-def _no_projection(layer: nn.Module, name: str) -> LayoutError:
-    kinds = " or ".join(kind.__name__ for kind in _POSITIONED)
-    return LayoutError(f"Projection {name} must be a {kinds}, but is a {type(layer).__name__}.")
 
 
 def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch import nn
 from ..config import Config
 from ..errors import ArgumentError, ConfigError, LayoutError
 from .layouts import Layout, StackLayout, find
-from .projections import out_width
+from .projections import out_width, underlying
 
 Kind = Literal["input", "blocks", "qkv"]
 KINDS = ("input", "blocks", "qkv")
@@ -38,6 +38,11 @@ class Sites(Config):
         if kind not in KINDS:
             raise ArgumentError(f"`sites` must be one of {', '.join(map(repr, KINDS))}, but is {kind!r}.")
         super().__init__(*unnamed, kind=kind, **settings)
+        for name in ("blocks", "projections", "stacks"):
+            chosen = getattr(self, name) or ()
+            twice = [part for part in chosen if chosen.count(part) > 1]
+            if twice:
+                raise ConfigError(f"`{name}` of Sites must name each part once, but has {twice[0]!r} more than once.")
         if kind == "input" and self.blocks is not None:
             raise ConfigError(
                 f'`blocks` must be left out of Sites("input"), which is what enters the first block, but is {self.blocks}; '
@@ -188,6 +193,7 @@ class _Builder:
             layer = _module(module, paths[part])
             if layer is None:
                 continue
+            layer = underlying(layer)
             fused = part == "qkv"
             parts = tuple(wanted) if fused else tuple(letter for letter in wanted if letter == part)
             if parts:
