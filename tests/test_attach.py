@@ -269,18 +269,31 @@ def test_parts_of_the_sites() -> None:
 )
 @pytest.mark.parametrize("name", ["bert", "marian", "gpt2"])
 def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
-    model, inputs = make(name), batch(name)
-    made = floater.attach(model, config, positions="replace")
+    """Without an encoder, source tokens in another order give the same; with one, each encoder notices."""
+    model, inputs = make(name).double(), batch(name, rows=1)
+    if name == "gpt2":
+        model.transformer.h = model.transformer.h[:1]  # deeper, a causal model tells orders apart by itself
     with torch.no_grad():
-        here = logits(model, inputs)
-        permuted = torch.randperm(11)
-        ids = inputs["input_ids"].clone()
-        shuffled = {**inputs, "input_ids": ids[:, permuted], "attention_mask": inputs["attention_mask"][:, permuted]}
-        moved = logits(model, shuffled)
+        kept = logits(model, inputs)
+    made = floater.attach(model, config, positions="replace")
+    order = torch.tensor([9, 0, 7, 1, 10, 2, 8, 3, 6, 5, 4])
+    if name == "gpt2":  # of which the last token sees all others
+        order = torch.tensor([9, 0, 7, 1, 8, 2, 6, 3, 5, 4, 10])
+    moved = {**inputs, "input_ids": inputs["input_ids"][:, order]}
+    with torch.no_grad():
+        here, there = logits(model, inputs), logits(model, moved)
     if name == "bert":
-        same = (moved - here[:, permuted]).abs().max() < 1e-4
-        assert bool(same) == isinstance(config, floater.NoPositionConfig)
-    assert made.num_parameters() == sum(parameter.numel() for parameter in made.encoders.parameters())
+        here = here[:, order]
+    elif name == "gpt2":
+        here, there = here[:, -1], there[:, -1]
+    same = bool((there - here).abs().max() < 1e-12)
+    assert same == isinstance(config, floater.NoPositionConfig)
+    with torch.no_grad(), made.disabled():
+        assert torch.equal(logits(model, inputs), kept)
+    rows = {"SinusoidalConfig": 0, "RotaryConfig": 0, "NoPositionConfig": 0, "LearnedConfig": 30 * WIDTH, "RecurrentConfig": WIDTH}
+    cell = (WIDTH + 1) * WIDTH + WIDTH if isinstance(config, floater.RecurrentConfig) else 0
+    sites = {"bert": 9, "gpt2": 3, "marian": 18}[name]
+    assert made.num_parameters() == sites * rows[type(config).__name__] + cell
 
 
 def test_rotary_products_in_a_model_depend_on_distances_only() -> None:
@@ -804,5 +817,10 @@ def test_an_unknown_architecture_by_pattern() -> None:
     by_name = floater.attach(unknown, MOVING, sites=floater.Sites("qkv", targets=targets))
     by_name.load_state_dict(by_layout.state_dict())
     inputs = batch("gpt2")
+    flow: Any = by_name.encoder
     with torch.no_grad():
-        assert torch.equal(logits(known, inputs), logits(unknown, inputs))
+        found = logits(unknown, inputs)
+        assert torch.equal(logits(known, inputs), found)
+        assert (logits(make("gpt2"), inputs) - found).abs().max() > 1e-2, "the encodings arrive at all"
+        flow.initial.copy_(flow.initial.roll(1, 0))
+        assert (logits(unknown, inputs) - found).abs().max() > 1e-2, "and each at its own site"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +28,24 @@ def test_attach_is_the_function_whoever_imported_its_package_first() -> None:
     assert run(f"{first}; print(type(floater.attach).__name__, floater.Sites is Sites)").split() == ["function", "True"]
 
 
+def described(package: object) -> set[str]:
+    """The names that type checkers are told of."""
+    source = Path(str(package.__file__)).read_text(encoding="utf-8")  # type: ignore[attr-defined]
+    return set(re.findall(r"^    from \S+ import (\w+) as \1$", source, re.MULTILINE))
+
+
 @pytest.mark.parametrize("package", [floater, floater.training])
-def test_every_listed_name_is_there(package: object) -> None:
-    for name in dir(package):
-        assert getattr(package, name) is not None or name in ("__file__", "__builtins__")
+def test_every_listed_name_is_there_and_is_what_it_is_called(package: Any) -> None:
+    assert described(package) == set(package.__all__)
+    for name in package.__all__:
+        assert name in dir(package)
+        assert getattr(package, name).__name__ == name
+    assert not hasattr(package, "nonsense")
+
+
+def test_a_star_imports_every_public_name() -> None:
+    code = "from floater import *; import floater; print(sorted(set(floater.__all__) - set(globals())), attach.__name__)"
+    assert run(code).split() == ["[]", "attach"]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

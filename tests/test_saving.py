@@ -150,14 +150,19 @@ def damage(folder: Path, how: str) -> None:
         ("gone", r"must hold floater.safetensors, but does not"),
         ("json", r"floater_config.json is damaged"),
         ("newer", r"Format 99 with encoder 'flow' is not one this version reads"),
-        ("incomplete", r"description of the attachment is not complete: 'encoder'"),
+        ("incomplete", r"description of the attachment lacks 'encoder'"),
         ("mismatched", r"do not fit their description"),
         ("base", r"The base model at .* cannot be loaded"),
     ],
 )
-def test_damaged_folders_are_refused_in_one_line(saved: Any, how: str, message: str) -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_damaged_folders_are_refused_in_one_line(saved: Any, how: str, message: str, hashed: bool) -> None:
     _, _, folder = saved
     damage(folder, how)
+    if not hashed:  # as saved by earlier versions
+        (folder / "hashes.json").unlink()
+    elif how != "gone":
+        message = r"is damaged or was changed after it was saved: its hash is not the recorded one; save the model again, or remove"
     with pytest.raises(SavedError, match=message) as caught:
         floater.from_pretrained(AutoModelForMaskedLM, folder)
     assert "\n" not in str(caught.value)

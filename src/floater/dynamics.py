@@ -104,6 +104,13 @@ class MLPDynamics(nn.Module):
 
     def field_inputs(self) -> tuple[Tensor, ...]:
         """The four weight tensors, in full precision if they are stored in half."""
+        for name, layer in (("first", self.first), ("second", self.second)):
+            if type(layer) is not nn.Linear:  # whatever it does beside its weights would be left out
+                raise ArgumentError(
+                    f"`{name}` of the dynamics must be an nn.Linear, but is a {type(layer).__module__}.{type(layer).__name__}; "
+                    "bake the attachment before a model is quantised, and leave it out of what adapters replace "
+                    '(PEFT: exclude_modules=r".*floater.*"; modules_to_save=["floater"] trains it).'
+                )
         tensors = (self.first.weight, self.first.bias, self.second.weight, self.second.bias)
         half = (torch.float16, torch.bfloat16)
         return tuple(tensor.float() if tensor.dtype in half else tensor for tensor in tensors)

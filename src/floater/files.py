@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import ctypes
 import gzip
 import hashlib
 import json
@@ -55,17 +56,51 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def publish(written: Path, folder: Path) -> None:
-    """Sync a folder to disk and rename it; an older one of that name is removed."""
+    """Sync a folder to disk and rename it; an older one of that name is removed.
+
+    Where the system can exchange two names at once (Linux), there is a whole folder of that name at every moment.
+    """
     sync(written)
-    if folder.exists():
+    if not folder.exists():
+        written.rename(folder)
+    elif _exchange(written, folder):
+        shutil.rmtree(written, ignore_errors=True)
+    else:
         old = folder.with_name(f".{folder.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
         written.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
-    else:
-        written.rename(folder)
     _sync_one(folder.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders in one step of the file system; False where that cannot be done."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    done: int = rename(here, os.fsencode(one), here, os.fsencode(other), exchange)
+    return done == 0
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """The same files under another name on the same disk: linked where that can be done, else copied."""
+
+    def link(one: str, other: str) -> str:
+        try:
+            os.link(one, other)
+        except OSError:
+            shutil.copy2(one, other)
+        return other
+
+    if source.is_dir() and not source.is_symlink():
+        shutil.copytree(source, target, copy_function=link, symlinks=True)
+    elif source.is_symlink():
+        target.symlink_to(os.readlink(source))
+    else:
+        link(os.fspath(source), os.fspath(target))
 
 
 def sync(folder: Path) -> None:

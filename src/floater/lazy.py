@@ -39,4 +39,5 @@ def lazily(package: str, places: Mapping[str, str]) -> None:
     """
     module = sys.modules[package]
     module.__dict__["_places"] = dict(places)
+    module.__dict__["__all__"] = sorted(places)
     module.__class__ = _Lazy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -37,6 +38,20 @@ def attach(
     Returns:
         The attachment, which is also the submodule `floater` of the model. The global random state is left as it was.
     """
+    return bind(model, config, sites=sites, positions=positions, per_stack=per_stack, indices=indices)
+
+
+def bind(
+    model: nn.Module,
+    config: EncoderConfig,
+    *,
+    sites: str | Sites,
+    positions: Literal["keep", "replace"],
+    per_stack: bool,
+    indices: Literal["model", "mask"],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Attachment:
+    """What :func:`attach` does; `shapes` are those of weights that will be loaded, compared before anything is allocated."""
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
     if attachment(model) is not None:
@@ -55,7 +70,7 @@ def attach(
         raise ArgumentError(f"`indices` must be 'model' or 'mask', but is {indices!r}.")
     chosen = sites if isinstance(sites, Sites) else Sites(sites)
     with torch.random.fork_rng(devices=[]):
-        made = Attachment(model, config, chosen, positions, per_stack, indices)
+        made = Attachment(model, config, chosen, positions, per_stack, indices, shapes)
     made.train(model.training)
     model.add_module(NAME, made)
     made._installed.holders = (model,)

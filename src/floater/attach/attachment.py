@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
-from ..errors import ArgumentError, AttachmentError, LengthError
+from ..errors import ArgumentError, AttachmentError, LengthError, SavedError, first_line
+from ..room import check_room
 from . import hooks
 from .given import Given, as_rows
 from .indices import Places, Span
@@ -74,6 +75,28 @@ def current(module: object) -> Attachment | None:
     return found if isinstance(found, Attachment) else original
 
 
+class Misfit(SavedError):
+    """Saved weights do not fit the attachment that is made for them."""
+
+
+def _check_size(
+    config: EncoderConfig, settings: tuple[int, int, list[int]], group: str, shapes: Mapping[str, Sequence[int]] | None
+) -> None:
+    """Refuse an encoder that needs more memory than there is, or other weights than were saved, before it is built."""
+    try:
+        with torch.device("meta"):
+            weights = {f"{group}.{name}": tensor for name, tensor in config.build(*settings).state_dict().items()}
+    except RuntimeError as error:  # sizes that overflow
+        raise ArgumentError(f"{config!r} cannot be built: {first_line(error)}") from None
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    check_room(size, f"The weights of {type(config).__name__}", "choose smaller settings.")
+    for name, tensor in weights.items() if shapes is not None else ():
+        found = None if shapes is None else shapes.get(name)
+        if found is None or tuple(found) != tuple(tensor.shape):
+            has = "is missing" if found is None else f"has {tuple(found)}"
+            raise Misfit(f"The weights do not fit their description: {name} must have shape {tuple(tensor.shape)}, but {has}.")
+
+
 class Attachment(nn.Module):
     """An encoder at work in a model. Made by :func:`attach`."""
 
@@ -85,6 +108,7 @@ class Attachment(nn.Module):
         positions: Literal["keep", "replace"],
         per_stack: bool,
         indices: Literal["model", "mask"],
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         super().__init__()
         self.config, self.sites, self.positions = config, sites, positions
@@ -96,7 +120,7 @@ class Attachment(nn.Module):
             raise ArgumentError(f'A rotary encoder turns queries and keys: sites must be "qkv", but is {sites.kind!r}.')
         plan = make_plan(base, self.layout, sites, additive)
         self.padding: int | None = getattr(getattr(base, "config", None), "pad_token_id", None)
-        self.encoders = nn.ModuleDict(self._build(plan, base))
+        self.encoders = nn.ModuleDict(self._build(plan, base, shapes))
         self._plan, self._model_type = plan, type(base).__name__
         self._baked: tuple[str, ...] = ()
         self._installed = _Installed()
@@ -111,7 +135,7 @@ class Attachment(nn.Module):
 
     # Building ---------------------------------------------------------------------------------------------------------
 
-    def _build(self, plan: Plan, base: nn.Module) -> dict[str, nn.Module]:
+    def _build(self, plan: Plan, base: nn.Module, shapes: Mapping[str, Sequence[int]] | None) -> dict[str, nn.Module]:
         if isinstance(self.config, RotaryConfig):
             return {"all": self.config.build(1, head_size(base, plan.dim))}
         groups = sorted(set(plan.owners)) if self.per_stack else ["all"]
@@ -121,7 +145,9 @@ class Attachment(nn.Module):
             members = [i for i, owner in enumerate(plan.owners) if group in ("all", owner)]
             for place, site in enumerate(members):
                 self._local[site] = (group, place)
-            built[group] = self.config.build(len(members), plan.dim, [plan.numbers[i] for i in members])
+            settings = (len(members), plan.dim, [plan.numbers[i] for i in members])
+            _check_size(self.config, settings, group, shapes)
+            built[group] = self.config.build(*settings)
         for module in built.values():
             like = next(base.parameters())
             module.to(like.device, like.dtype if like.is_floating_point() else None)
@@ -177,7 +203,7 @@ class Attachment(nn.Module):
             memo[id(self._plan)], memo[id(self._installed)] = self._plan, self._installed
         copied = object.__new__(type(self))
         memo[id(self)] = copied
-        copied.__setstate__(copy.deepcopy(self.__dict__, memo))
+        copied.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
         return copied
 
     def live(self) -> Attachment:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from ..errors import ArgumentError, AttachmentError
 from .indices import Arguments, Places, Span, masked, past_length, places, span
@@ -382,8 +382,9 @@ def _recorded(index: Any, states: Tensor) -> Places | None:
         return None
     if index.shape != states.shape[:2]:
         raise ArgumentError(
-            f"`encoder_outputs` must be an encoder's output as it was returned, but its {SOURCE} have shape {tuple(index.shape)} where "
-            f"its states have {tuple(states.shape[:2])}; select rows in both, or make a new BaseModelOutput(last_hidden_state=…)."
+            f"`encoder_outputs` must be an encoder's output as it was returned, but its {SOURCE} have shape "
+            f"{tuple(index.shape)} where its states have {tuple(states.shape[:2])}; select rows in both, "
+            "or make a new BaseModelOutput(last_hidden_state=…)."
         )
     same = None
     if index.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -160,8 +160,8 @@ def layout_of(model: nn.Module, targets: Mapping[str, str] | None) -> Layout:
     Args:
         model: a Hugging Face model.
         targets: for architectures that are not in the table: "blocks" and "q", "k", "v" (or "qkv" for a fused projection, whose
-            output must be [q | k | v]), each a path in which "*" stands for the number of a block, e.g. `{"blocks": "model.layers.*",
-            "q": "model.layers.*.self_attn.q_proj", …}`.
+            output must be [q | k | v]), each a path in which "*" stands for the number of a block, e.g.
+            `{"blocks": "model.layers.*", "q": "model.layers.*.self_attn.q_proj", …}`.
     """
     if targets is not None:
         return _from_targets(model, targets)

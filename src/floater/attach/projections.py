@@ -132,9 +132,7 @@ def out_width(layer: nn.Module, name: str) -> int:
     """Size of a projection's output."""
     width = getattr(layer, "out_features", getattr(layer, "nf", None))
     if not isinstance(width, int):
-        raise LayoutError(
-            f"Projection {name} must be a linear layer (with `out_features`), but is a {type(layer).__name__}."
-        )
+        raise LayoutError(f"Projection {name} must be a linear layer (with `out_features`), but is a {type(layer).__name__}.")
     return width
 
 

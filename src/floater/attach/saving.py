@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..encoders import KINDS
+from ..encoders import KINDS, Encoder
 from ..errors import AttachmentError, LayoutError, SavedError, brief, first_line
-from .attaching import attach, attachment
-from .attachment import FORMAT, NAME, Attachment
+from ..files import HASHES, check_hashes, file_hash, link_tree, new_folder, record_hashes, write_text
+from .attaching import attachment, bind
+from .attachment import FORMAT, NAME, Attachment, Misfit
 from .card import model_card
 from .layouts import base_of
 from .sites import Sites
@@ -29,8 +29,10 @@ from .sites import Sites
 CONFIG, WEIGHTS = "floater_config.json", "floater.safetensors"
 
 
-def attach_described(model: nn.Module, description: Mapping[str, Any]) -> Attachment:
-    """Make an attachment from its description."""
+def attach_described(
+    model: nn.Module, description: Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None = None
+) -> Attachment:
+    """Make an attachment from its description; `shapes` are those of the weights it is to take."""
     try:
         encoder = dict(description["encoder"])
         kind = encoder.pop("kind")
@@ -39,16 +41,20 @@ def attach_described(model: nn.Module, description: Mapping[str, Any]) -> Attach
                 f"Format {description['format']!r} with encoder {kind!r} is not one this version reads "
                 f"(format {FORMAT}; {', '.join(KINDS)}); install a newer floater-transformers."
             )
-        return attach(
+        return bind(
             model,
             KINDS[kind](**encoder),
             sites=Sites(**description["sites"]),
             positions=description["positions"],
             per_stack=description["per_stack"],
             indices=description["indices"],
+            shapes=shapes,
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SavedError(f"The saved description of the attachment is not complete: {error}.") from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, LayoutError):
+            raise
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"is damaged: {first_line(error)}"
+        raise SavedError(f"The saved description of the attachment {what.rstrip('.')}.") from None
 
 
 def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: bool = True) -> None:
@@ -68,8 +74,13 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
             f"`model` must be a Hugging Face model to be saved as one, but is a {type(model).__name__}; "
             "save its state_dict(), which holds the attachment too."
         )
+    if hasattr(model, "peft_config") and hasattr(model, "merge_and_unload"):
+        raise AttachmentError(
+            'A PEFT model must be saved by PEFT itself, with modules_to_save=["floater"], or merged first '
+            "(model.merge_and_unload()), but was given as it is."
+        )
     _check_folder(folder)
-    with _aside(Path(folder)) as place:
+    with saving_to(Path(folder)), _aside(Path(folder), base) as place:
         if base:
             state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
             model.save_pretrained(place, state_dict=state)  # type: ignore[operator]
@@ -80,15 +91,16 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
         description = {
             **made.describe(),
             "baked": made.baked_length,
-            "weights_sha256": _file_hash(place / WEIGHTS),
+            "weights_sha256": file_hash(place / WEIGHTS),
             "base": {
                 "name": getattr(config, "_name_or_path", "") or ("" if not base else type(model).__name__),
                 "included": base,
                 "fingerprint": fingerprint(model),
             },
         }
-        (place / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        (place / "README.md").write_text(model_card(model, made, description), encoding="utf-8")
+        write_text(place / CONFIG, json.dumps(description, indent=2) + "\n")
+        write_text(place / "README.md", model_card(model, made, description))
+        record_hashes(place)
 
 
 def from_pretrained(
@@ -100,7 +112,8 @@ def from_pretrained(
         auto_class: the class to load the base with, e.g. `AutoModelForMaskedLM`.
         folder: the saved folder.
         base: where the base is, if the folder holds the attachment only; the name that was stored unless given.
-        **kwargs: passed to the class's own `from_pretrained`.
+        **kwargs: passed to the class's own `from_pretrained`; code that a folder brings along is never run unless
+            `trust_remote_code=True` is among them.
     """
     if not hasattr(auto_class, "from_pretrained"):
         raise SavedError(f"`auto_class` must be a model class such as AutoModelForMaskedLM, but is {auto_class!r}.")
@@ -108,9 +121,11 @@ def from_pretrained(
     place = Path(folder)
     if not place.is_dir():
         raise SavedError(f"{place} must be a folder with a saved model, but there is none.")
+    check_hashes(place, SavedError, _CHANGED)
     description = _read_description(place)
-    included = description.get("base", {}).get("included", True)
-    where = place if included else Path(base) if base is not None else description["base"]["name"]
+    about = _about_base(place, description)
+    included = about.get("included", True)
+    where = place if included else Path(base) if base is not None else about.get("name")
     if not where:
         raise SavedError(f"{place} holds an attachment only, made for a base without a name; give base=… with its folder.")
     saved = _Saved(where)
@@ -118,24 +133,20 @@ def from_pretrained(
         raise SavedError(saved.unfit(auto_class))
     with quiet():
         try:
-            model = auto_class.from_pretrained(where, use_safetensors=True, **kwargs)
-        except (SafetensorError, OSError, ValueError, TypeError, RuntimeError) as error:
+            model = auto_class.from_pretrained(where, use_safetensors=True, **{"trust_remote_code": False, **kwargs})
+        except Exception as error:  # other libraries raise what they like for a damaged file
             if "Unrecognized configuration class" in str(error):  # an Auto class without this architecture
                 raise SavedError(saved.unfit(auto_class)) from None
             hint = "" if included or base is not None else " Give base=… with the folder of the base model."
             raise SavedError(f"The base model at {where} cannot be loaded: {first_line(error)}{hint}") from None
     if not isinstance(model, nn.Module):
         raise SavedError(saved.unfit(auto_class))
-    if not included and fingerprint(model) != description["base"]["fingerprint"]:
-        raise SavedError(
-            f"The attachment in {place} was made for another base ({description['base']['name']}): the weights of {where} "
-            "have another fingerprint. Give the right base, or attach anew."
-        )
+    _check_base(model, place, where, about, kwargs)
     tensors = _read_weights(place, description)
     try:
-        made = attach_described(model, description)
-        _load_weights(made, place, tensors)
-    except (LayoutError, _Misfit):
+        made = attach_described(model, description, {name: tensor.shape for name, tensor in tensors.items()})
+        _load_weights(made, place, tensors, description)
+    except (LayoutError, Misfit):
         if type(model).__name__ in saved.architectures:
             raise
         raise SavedError(saved.unfit(auto_class)) from None
@@ -143,8 +154,34 @@ def from_pretrained(
     return model
 
 
-class _Misfit(SavedError):
-    """The saved weights do not fit the attachment that was made for them."""
+_CHANGED = f"save the model again, or remove {HASHES} if the change is yours."
+_RESHAPING = ("dtype", "torch_dtype", "quantization_config", "device_map", "tp_plan")
+"""Arguments of `from_pretrained` after which the weights in memory are not those on disk."""
+
+
+def _about_base(place: Path, description: Mapping[str, Any]) -> Mapping[str, Any]:
+    about = description.get("base", {})
+    if not isinstance(about, dict) or not isinstance(about.get("name", ""), str):
+        raise SavedError(f"{place / CONFIG} must say what its base is, but `base` is {brief(about)}; save the model again.")
+    return about
+
+
+def _check_base(model: nn.Module, place: Path, where: str | Path, about: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a base whose weights are not those that the attachment was saved with."""
+    known = about.get("fingerprint")
+    if about.get("included", True):  # where hashes were recorded, they were checked
+        if known is None or (place / HASHES).exists() or any(name in kwargs for name in _RESHAPING):
+            return
+        if fingerprint(model) != known:
+            raise SavedError(
+                f"The weights of the base in {place} are damaged or were changed after they were saved: their fingerprint "
+                f"is not the one in {CONFIG}; save the model again."
+            )
+    elif fingerprint(model) != known:
+        raise SavedError(
+            f"The attachment in {place} was made for another base ({about.get('name')}): the weights of {where} "
+            "have another fingerprint. Give the right base, or attach anew."
+        )
 
 
 class _Saved:
@@ -154,9 +191,11 @@ class _Saved:
         self._where = where
         try:
             config = json.loads((Path(where) / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             config = {}
-        self.architectures: list[str] = config.get("architectures") or []
+        config = config if isinstance(config, dict) else {}
+        named = config.get("architectures")
+        self.architectures: list[str] = [str(name) for name in named] if isinstance(named, list) else []
         self._model_type = config.get("model_type")
 
     def serves(self, auto_class: Any) -> bool:
@@ -191,33 +230,56 @@ def _read_description(place: Path) -> dict[str, Any]:
         found = json.loads(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SavedError(f"{place} must hold {CONFIG} (or a Trainer checkpoint), but holds neither.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise SavedError(f"{source} is damaged: {error}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SavedError(f"{source} is damaged: {first_line(error)}.") from None
     if source is plain:
-        found = found.get(NAME)
+        found = found.get(NAME) if isinstance(found, dict) else None
     if not isinstance(found, dict):
         raise SavedError(f"{place} holds a model without an attachment; load it with its own from_pretrained.")
     return found
 
 
-def _load_weights(made: Attachment, place: Path, tensors: Mapping[str, Tensor]) -> None:
+def _load_weights(made: Attachment, place: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     baked = {name[len("baked.") :]: tensor for name, tensor in tensors.items() if name.startswith("baked.")}
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith("baked.")}
     try:
         made.encoders.load_state_dict(weights, strict=True)
     except RuntimeError as error:
-        raise _Misfit(f"The weights in {place} do not fit their description: {first_line(error, 1)}") from None
+        raise Misfit(f"The weights in {place} do not fit their description: {first_line(error, 1)}") from None
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise SavedError(f"{place / WEIGHTS} must hold finite weights, but {name} does not; save the model again.")
+    if "baked" in description and (description["baked"] is not None) != bool(baked):
+        raise SavedError(f"{place / WEIGHTS} must hold baked encodings where {CONFIG} says so, but they disagree; save it again.")
     if baked:
+        _check_baked(made, place, baked, description)
         like = next(made.encoders.parameters(), None)
         made.set_baked({name: table if like is None else table.to(like.device) for name, table in baked.items()})
 
 
+def _check_baked(made: Attachment, place: Path, baked: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Refuse stored encodings that cannot be those of this attachment."""
+    encoders = {name: encoder for name, encoder in made.encoders.items() if isinstance(encoder, Encoder)}
+    if baked.keys() != encoders.keys():
+        raise SavedError(
+            f"{place / WEIGHTS} must hold baked encodings of {', '.join(encoders)}, but has {', '.join(baked)}; "
+            "save the model again."
+        )
+    for name, table in baked.items():
+        wanted = (description.get("baked", len(table)), encoders[name].sites, encoders[name].dim)
+        if tuple(table.shape) != wanted or not table.is_floating_point() or not bool(torch.isfinite(table).all()):
+            raise SavedError(
+                f"{place / WEIGHTS} must hold finite baked encodings of shape {wanted}, but those of {name!r} are {table.dtype} of "
+                f"shape {tuple(table.shape)}{'' if tuple(table.shape) != wanted else ', not all finite'}; save the model again."
+            )
+
+
 def _read_weights(place: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
     file = place / WEIGHTS
-    if "weights_sha256" in description:
+    if (place / CONFIG).exists():
         if not file.exists():
             raise SavedError(f"{place} must hold {WEIGHTS}, but does not.")
-        if _file_hash(file) != description["weights_sha256"]:
+        if "weights_sha256" in description and file_hash(file) != description["weights_sha256"]:
             raise SavedError(f"{file} is damaged or was changed after it was saved: its hash is not the one in {CONFIG}.")
         return _load(file)
     prefix = f"{NAME}.encoders."  # a checkpoint of the Trainer: everything is in the model's own files
@@ -230,13 +292,8 @@ def _read_weights(place: Path, description: Mapping[str, Any]) -> dict[str, Tens
 def _load(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
-    except SafetensorError as error:
-        raise SavedError(f"{file} is damaged: {error}.") from None
-
-
-def _file_hash(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    except (SafetensorError, OSError) as error:
+        raise SavedError(f"{file} is damaged: {first_line(error)}.") from None
 
 
 def _check_folder(folder: object) -> None:
@@ -245,22 +302,27 @@ def _check_folder(folder: object) -> None:
 
 
 @contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """A new folder beside the wanted one, whose files are moved into place when all are written."""
+def _aside(folder: Path, base: bool) -> Iterator[Path]:
+    """A new folder that takes the place of the wanted one when all is written, with what else that one holds."""
     if folder.exists() and not folder.is_dir():
         raise SavedError(f"{folder} must be a folder, but is a file.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    place.chmod(0o755)
-    try:
+    folder = folder.resolve()
+    with new_folder(folder) as place:
         yield place
-        if not folder.exists():
-            place.rename(folder)
-            return
-        for file in sorted(place.iterdir(), key=lambda path: path.name == CONFIG):  # the description last
-            os.replace(file, folder / file.name)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        stale = re.compile(r"model.*\.safetensors(\.index\.json)?" if base else r"")
+        for path in folder.iterdir() if folder.exists() else ():
+            if not (place / path.name).exists() and not stale.fullmatch(path.name):
+                link_tree(path, place / path.name)
+
+
+@contextmanager
+def saving_to(folder: Path) -> Iterator[None]:
+    """Inside, a file that cannot be written (a full disk, say) is named in one line; safetensors has errors of its own for it."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+        raise SavedError(f"{folder} cannot be written: {text}; what it held before is unchanged.") from None
 
 
 @contextmanager

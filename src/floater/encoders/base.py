@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..config import Config
-from ..errors import ArgumentError, TimesError
+from ..errors import ArgumentError, LengthError, TimesError
+from ..room import check_room
 from ..times import DELTA, check_times, uniform
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -53,8 +54,19 @@ class Encoder(nn.Module, ABC):
 
     def table(self, length: int) -> Tensor:
         """Encodings [length, sites, dim] of positions 0 … length-1."""
+        if isinstance(length, int):
+            self.check_length(length)
         encodings: Tensor = self(uniform(length, self.delta))
         return encodings
+
+    def check_length(self, length: int) -> None:
+        """Refuse a table that this machine has no memory for."""
+        check_room(
+            length * self.sites * self.dim * 4,
+            f"A table of {length:,} positions, {self.sites} sites and {self.dim} dimensions",
+            "ask for fewer positions, or for single times.",
+            LengthError,
+        )
 
     def num_parameters(self) -> int:
         """Number of parameters that training may change."""

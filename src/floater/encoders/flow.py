@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Any, Literal
+from weakref import WeakSet
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..dynamics import ActivationName, MLPDynamics
 from ..errors import ArgumentError
@@ -112,6 +113,8 @@ class Flow(Encoder):
         self.solves = 0
         self._solution: _Solution | None = None
         self._kept: _Solution | None = None  # with keep_for > 1: the solution that training holds on to
+        self._age = 0  # optimiser steps for which it has been held
+        _steps.follow(self)
 
     def forward(self, times: Tensor) -> Tensor:
         if torch.is_inference_mode_enabled():  # what is made here must serve training too
@@ -127,11 +130,16 @@ class Flow(Encoder):
     def _encoded(self, times: Tensor) -> Tensor:
         tensors = [*self.parameters(), *self.buffers()]
         if self.keep_for > 1 and self.training:
-            if self._kept is None or not self._kept.serves(tensors) or self._kept.age() >= self.keep_for:
-                self._kept = self._exact(tensors)
+            if self._kept is None or not self._kept.serves(tensors) or self._age >= self.keep_for:
+                self._kept, self._age = self._exact(tensors), 0
             encodings = self._kept.trajectory(times)
             return encodings if self._kept.equals(tensors) else encodings.detach()
         return self._exact(tensors).trajectory(times)
+
+    def stepped(self, held: Set[int]) -> None:
+        """An optimiser has made a step on the parameters with these ids."""
+        if any(id(parameter) in held for parameter in self.parameters()):
+            self._age += 1
 
     def _exact(self, tensors: list[Tensor]) -> _Solution:
         """The solution for the weights as they are now."""
@@ -145,12 +153,12 @@ class Flow(Encoder):
         """With `keep_for` > 1: what a checkpoint must hold so that a resumed run keeps the same solution as long; else empty."""
         if self._kept is None:
             return {}
-        return {"age": torch.tensor(self._kept.age()), **{str(i): weight for i, weight in enumerate(self._kept.weights)}}
+        return {"age": torch.tensor(self._age), **{str(i): weight for i, weight in enumerate(self._kept.weights)}}
 
     @torch.no_grad()
     def load_kept_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up the solution that :meth:`kept_state` described."""
-        self._kept = None
+        self._kept, self._age = None, 0
         if not state:
             return
         tensors = [*self.parameters(), *self.buffers()]
@@ -158,7 +166,8 @@ class Flow(Encoder):
         for i, tensor in enumerate(tensors):
             tensor.copy_(state[str(i)])
         with torch.enable_grad():
-            self._kept = _Solution(self, tensors, age=int(state["age"]))
+            self._kept = _Solution(self, tensors)
+        self._age = int(state["age"])
         for tensor, value in zip(tensors, now, strict=True):
             tensor.copy_(value)
 
@@ -178,16 +187,19 @@ class Flow(Encoder):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave the solution behind."""
-        return {**self.__dict__, "_solution": None, "_kept": None}
+        return {**self.__dict__, "_solution": None, "_kept": None, "_age": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        _steps.follow(self)
 
 
 class _Solution:
     """A trajectory together with the weights it belongs to."""
 
-    def __init__(self, flow: Flow, tensors: list[Tensor], age: int = 0) -> None:
+    def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
         self._tensors = tensors
         self.weights = [tensor.detach().clone() for tensor in tensors]
-        self._born = _steps.count - age
         self.trajectory = Trajectory(
             flow.dynamics,
             flow.initial,
@@ -219,21 +231,25 @@ class _Solution:
         """Whether these are the weights of this solution, bit for bit."""
         return all(torch.equal(tensor, weight) for tensor, weight in zip(tensors, self.weights, strict=True))
 
-    def age(self) -> int:
-        """Optimiser steps since this solution was made."""
-        return _steps.count - self._born
 
-
-class _StepCounter:
-    """Counts the optimiser steps of this process, of whatever optimiser."""
+class _Steps:
+    """Tells flows that hold on to a solution when an optimiser has made a step on weights of theirs."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._flows: WeakSet[Flow] = WeakSet()
         register_optimizer_step_post_hook(self)
 
-    def __call__(self, *_: object) -> None:
-        self.count += 1
+    def follow(self, flow: Flow) -> None:
+        """Tell this flow."""
+        if flow.keep_for > 1:
+            self._flows.add(flow)
+
+    def __call__(self, optimiser: Optimizer, *_: object) -> None:
+        if self._flows:
+            held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+            for flow in self._flows:
+                flow.stepped(held)
 
 
-_steps = _StepCounter()
+_steps = _Steps()
 _lock = threading.RLock()  # threads that share a model share its solution

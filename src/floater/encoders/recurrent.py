@@ -63,6 +63,7 @@ class Recurrent(Encoder):
 
     def forward(self, times: Tensor) -> Tensor:
         index = to_index(times, self.delta, "recurrent").to(self.initial.device)
+        self.check_length(int(index.max()) + 1)  # it steps through all of them
         learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
         if learning or torch.compiler.is_compiling():
             return torch.stack(self._walk([self.initial], int(index.max()) + 1))[index]

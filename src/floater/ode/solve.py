@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, StaleTrajectoryError, TimesError, brief
+from ..errors import ArgumentError, StaleTrajectoryError, StateOverflow, TimesError, brief
 from ..times import as_tensor
 from .fields import CallableField, Dynamics, Field
 from .gradients import Adjoint, Discrete, replay
@@ -149,7 +149,7 @@ class Trajectory:
             flat = flat[order]
         with torch.autocast(self._initial.device.type, enabled=False):
             states = self._states(flat, order, times)
-        return states.view(*times.shape, *self._root.shape).to(self._root.dtype)
+        return _rounded(states.view(*times.shape, *self._root.shape), times, self._root.dtype)
 
     def _states(self, flat: np.ndarray, order: np.ndarray | None, times: Tensor) -> Tensor:
         path, field = self._path, self._path.field
@@ -280,6 +280,22 @@ def trajectory(
 def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:
     result: Tensor = function.apply(*arguments)
     return result
+
+
+def _rounded(states: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
+    """States in the type of the initial value. They are solved in float32 where that is a half, and may not fit."""
+    rounded = states.to(dtype)
+    if dtype == torch.float16:
+        lost = ~torch.isfinite(rounded.detach())
+        if bool(lost.any()):
+            first = float(times[lost.flatten(times.dim()).any(-1).to(times.device)].min())
+            raise StateOverflow(
+                f"States must be at most {torch.finfo(dtype).max:,.0f} in float16, but are larger from t = {first:g} on; keep the "
+                "dynamics and p(start) in bfloat16 or float32, or bound the view of time (`horizon`).",
+                time=first,
+                magnitude=float(states.detach().abs().max()),
+            )
+    return rounded
 
 
 def _numbers(times: Tensor) -> np.ndarray:
