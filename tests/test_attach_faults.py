@@ -121,7 +121,7 @@ def test_states_without_a_record_are_counted_by_their_mask_or_said_to_be_unknown
 
 # No forward passes by its attachment -----------------------------------------------------------------------------------
 
-_SMALL = {
+_SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
@@ -130,8 +130,13 @@ _SMALL = {
     "max_position_embeddings": 40,
     "pad_token_id": PAD,
 }
-_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_RELATIVE = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+_NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_RELATIVE: dict[str, Any] = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+_BUCKETS: dict[str, Any] = {"position_buckets": 8, "share_att_key": True}
+_T5: dict[str, Any] = {
+    **{"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},
+    **{"dropout_rate": 0.0, "decoder_start_token_id": 0},
+}
 
 
 def unknown(name: str) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
@@ -145,7 +150,7 @@ def unknown(name: str) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
         model = MPNetModel(MPNetConfig(**_SMALL, **_NO_DROPOUT))
         paths = {part: f"{inner}.attention.attn.{part}" for part in "qkv"}
     elif name == "deberta-v2":
-        model = DebertaV2Model(DebertaV2Config(**_SMALL, **_NO_DROPOUT, **_RELATIVE, position_buckets=8, share_att_key=True))
+        model = DebertaV2Model(DebertaV2Config(**_SMALL, **_NO_DROPOUT, **_RELATIVE, **_BUCKETS))
         paths = {word[0]: f"{inner}.attention.self.{word}_proj" for word in ("query", "key", "value")}
         paths["k"], paths["v"] = (f"{inner}.attention.self.{word}_proj" for word in ("key", "value"))
     elif name == "deberta":
@@ -155,18 +160,7 @@ def unknown(name: str) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
         paths = {part: f"{inner}.self_attn.{part}_proj" for part in "qkv"}
     else:
         stack = name.removeprefix("t5 ")
-        model = T5ForConditionalGeneration(
-            T5Config(
-                vocab_size=VOCABULARY,
-                d_model=WIDTH,
-                d_kv=8,
-                d_ff=32,
-                num_layers=2,
-                num_heads=2,
-                dropout_rate=0.0,
-                decoder_start_token_id=0,
-            )
-        )
+        model = T5ForConditionalGeneration(T5Config(**_T5))
         inner = f"{stack}.block.*"
         paths = {part: f"{inner}.layer.0.SelfAttention.{part}" for part in "qkv"}
         inputs["decoder_input_ids"] = torch.randint(3, VOCABULARY, (2, 5))
@@ -183,7 +177,7 @@ def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
     length = 5 if name == "t5 decoder" else 9
     with torch.no_grad():
         plain = logits(model, inputs)
-    made = floater.attach(model, floater.LearnedConfig(max_length=20), sites=floater.Sites(kind, targets=targets))  # type: ignore[arg-type]
+    made = floater.attach(model, floater.LearnedConfig(max_length=20), sites=floater.Sites(kind, targets=targets))
     encoder: Any = made.encoder
     with torch.no_grad():
         encoder.weight.normal_()
@@ -206,7 +200,7 @@ def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
                 site += 1
                 continue
             for part in "qkv":
-                calls = []
+                calls: list[int] = []
 
                 def after(module: Any, args: Any, out: Tensor, number: int = site, calls: list[int] = calls) -> Tensor:
                     calls.append(1)  # deberta-v2 projects its relative positions with the same layer, later
@@ -319,7 +313,7 @@ def test_a_block_by_itself_is_refused_and_leaves_nothing_behind() -> None:
 
 # Adapters and quantised layers -----------------------------------------------------------------------------------------
 
-LORA = {"r": 4, "target_modules": ["query", "value"], "lora_dropout": 0.0}
+LORA: dict[str, Any] = {"r": 4, "target_modules": ["query", "value"], "lora_dropout": 0.0}
 
 
 def with_lora(order: str) -> tuple[Any, Any]:
@@ -498,7 +492,7 @@ def test_loading_other_weights_bakes_anew() -> None:
             made.unbake()
             made.encoder.initial.zero_()  # type: ignore[operator]
             made.bake(20)
-            load()
+            load()  # type: ignore[no-untyped-call]
             assert made.baked_length == 20
             torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
 
@@ -629,7 +623,7 @@ def test_baked_tables_of_a_tampered_save_are_refused(tmp_path: Path) -> None:
         tensors = load_file(folder / "floater.safetensors")
         table = tensors.pop("baked.all")
         if change is not None:
-            tensors["baked.all"] = change(table).contiguous()
+            tensors["baked.all"] = change(table).contiguous()  # type: ignore[no-untyped-call]
         rewritten(folder, tensors)
         with pytest.raises(SavedError, match=message):
             floater.from_pretrained(AutoModelForMaskedLM, folder)
