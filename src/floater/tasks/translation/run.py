@@ -27,7 +27,7 @@ def make_model(config: TranslationConfig, words: Vocabulary) -> MarianMTModel:
     position(model, config.positions)
     if config.init_from is not None:
         warm_start(model, RunFolder.existing(config.init_from).model)
-        if config.init_scale:
+        if config.init_scale is not None:
             rescale(model, config.init_scale)
     return model
 
