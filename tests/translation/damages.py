@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import random
 import shutil
 import sys
@@ -116,7 +115,8 @@ def _made(run: Path, name: str) -> object:
         found = load_file(run / "model" / "model.safetensors")
         return {key: tensor.numpy().tobytes() for key, tensor in found.items()}
     if name == "plot":
-        return (run / "positions.safetensors").read_bytes()
+        tables = load_file(run / "positions.safetensors")  # the order of the metadata is another in every process
+        return {key: tensor.numpy().tobytes() for key, tensor in tables.items()}
     return None
 
 
@@ -131,8 +131,3 @@ def copied(run: Path, place: Path) -> Path:
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(run, place)
     return place
-
-
-def leftovers(run: Path) -> list[str]:
-    """What a command should have tidied up."""
-    return [path.name for path in run.iterdir() if path.name.startswith(".") and os.environ.get("RANK") is None]
