@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError, brief
+from ..errors import RunError, brief, first_line
 from ..files import reading, write_text, writing
 from ..recipes import write
 from .locking import turn
@@ -86,12 +86,12 @@ class RunFolder:
 
     def scores(self) -> dict[str, Any]:
         """What scores.json holds: one entry a test set."""
-        path = self.path / SCORES
-        found = read_facts(path)
-        for name, entry in found.items():
-            if not isinstance(entry, dict):
-                raise RunError(f"{path} must hold an object for {name!r}, but holds {brief(entry)}; {_AGAIN}")
-        return found
+        return read_facts(self.path / SCORES)
+
+    def scored(self, name: str) -> dict[str, Any]:
+        """The entry of one test set; empty where there is none that can be read."""
+        found = self.scores().get(name)
+        return found if isinstance(found, dict) else {}
 
     def add_scores(self, name: str, scores: dict[str, Any], files: Callable[[], object] = lambda: None) -> None:
         """Remember scores under the name of a test set; what others add at the same time stays.
@@ -129,8 +129,8 @@ class RunFolder:
                 yield row
             elif line and number < last:
                 raise RunError(
-                    f"{path}, line {number + 1}: must be an object with metrics, but is damaged; remove the line, or the file: "
-                    "only curves are lost."
+                    f"{path}, line {number + 1}: damaged: must be an object with metrics, but is not; remove the line, or the "
+                    "file: only curves are lost."
                 )
 
     def rewind(self, step: int) -> None:
@@ -155,7 +155,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "training_seconds": (int, float),
 }
 """What facts are, where they are read again."""
-_AGAIN = "it is damaged: move it away, and `floater evaluate` makes new scores."
+_ANEW = "bring back a copy, or move it away and make it anew."
 
 
 def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -171,10 +171,12 @@ def read_facts(path: Path) -> dict[str, Any]:
     """What a JSON file of facts holds; nothing where there is none."""
     if not path.exists():
         return {}
-    with reading(path, RunError, "it is damaged: bring back a copy, or move it away and make it anew."):
+    try:
         found = json.loads(path.read_bytes().decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged: {first_line(error).rstrip('.')}; {_ANEW}") from None
     if not isinstance(found, dict):
-        raise RunError(f"{path} must hold an object, but holds {brief(found)}; it is damaged: bring back a copy.")
+        raise RunError(f"{path} is damaged: it must hold an object, but holds {brief(found)}; {_ANEW}")
     return found
 
 

@@ -52,7 +52,7 @@ def evaluate(
     console.print(evaluation.describe(scores), highlight=False)
     if other is None:
         return
-    theirs = other.scores().get(label, {})
+    theirs = other.scored(label)
     if any(scores[key] != theirs.get(key) for key in ("data", "beam")):
         evaluation.evaluate(other, pairs, name=label, beam=beam)
     with in_use(folder.path, "evaluate", alone=False), in_use(other.path, "evaluate", alone=False):

@@ -188,7 +188,7 @@ def _kept(folder: RunFolder, file: str, name: str) -> list[str]:
     path, again = folder.predictions / file, f"run `floater evaluate {folder.path} --name {name}` (again)."
     if not path.is_file():
         raise RunError(f"{folder.path} has no predictions for {name!r}; {again}")
-    recorded = folder.scores().get(name, {}).get("sha256")
+    recorded = folder.scored(name).get("sha256")
     if isinstance(recorded, dict) and recorded.get(file) != file_hash(path):
         raise RunError(f"{path} is damaged or was changed after it was scored: its hash is not the recorded one; {again}")
     with reading(path, RunError, again):

@@ -163,7 +163,7 @@ def describe(scores: Mapping[str, Any]) -> str:
 
 def data_of(folder: RunFolder, name: str) -> str | None:
     """The fingerprint of the data behind scores of a run; None if it has none."""
-    data = folder.scores().get(name, {}).get("data")
+    data = folder.scored(name).get("data")
     found = data.get("sha256") if isinstance(data, dict) else None
     return found if isinstance(found, str) else None
 
