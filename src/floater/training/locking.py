@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib
 import json
 import os
 import socket
@@ -20,9 +21,9 @@ from ..errors import RunError
 from ..files import writing
 
 try:
-    import fcntl
+    fcntl: Any = importlib.import_module("fcntl")
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 LOCK = ".lock"
 """File of a run folder that says who uses it."""
@@ -114,7 +115,7 @@ def _locked(folder: Path, doing: str, *, alone: bool) -> Iterator[None]:
 
 def _make(folder: Path) -> list[Path]:
     """The folders that were missing, the outermost first, now made."""
-    missing = []
+    missing: list[Path] = []
     for place in (folder, *folder.parents):
         if place.exists():
             break
