@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import floater
 from command_line import mistake, said
 from floater import files
 from floater.errors import ConfigError, RunError
@@ -418,5 +419,6 @@ def test_settings_must_be_finite_and_zero_means_zero(whole: Path, tmp_path: Path
     words = evaluation.load(whole)[1].vocabulary
     for scale, still in ((0, True), (None, False)):
         config = TranslationConfig(**settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=scale))
-        made = run.make_model(config, words).floater
+        made = floater.attachment(run.make_model(config, words))
+        assert made is not None
         assert all(not bool(parameter.any()) for parameter in made.parameters()) == still

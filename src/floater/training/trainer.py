@@ -123,7 +123,7 @@ class SafeTrainer(Trainer):
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """The norm that the Trainer computes for its log in any case, before the weights are changed."""
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
         scaled = getattr(self.accelerator, "scaler", None) is not None  # fp16: such updates are left out, and scaled down
         found = float(norm)
         if not scaled and not math.isfinite(found):
