@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import errno
 import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -15,11 +17,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import DataError, FloaterError
+from .errors import DataError, FloaterError, RunError, first_line
 
 HASHES = "hashes.json"
 """File of a saved folder that holds the SHA-256 of the others."""
 _UNHASHED = (HASHES, "README.md", ".gitattributes")  # people edit these
+_FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_SAYS_FULL = re.compile(r"os error \d+|no space left|file too large|disk quota|unexpected pos|PytorchStreamWriter", re.IGNORECASE)
+"""What libraries say that could not write: safetensors and tokenizers wrap the system's error, torch counts its bytes."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -29,43 +34,79 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Inside, a full or broken disk is told in one line, in whatever words a library reports it.
+
+    Args:
+        place: what is being written, for the message.
+    """
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+        yield
+    except FloaterError:
+        raise
+    except Exception as error:
+        full = error.errno in _FULL if isinstance(error, OSError) else _SAYS_FULL.search(str(error)) is not None
+        if not full:
+            raise
+        why = (error.strerror or first_line(error)) if isinstance(error, OSError) else first_line(error)
+        raise RunError(
+            f"{place} cannot be written: {why.rstrip('.')}; make room on the disk (or choose another one) and try again. "
+            "What was there before is kept."
+        ) from error
+
+
+@contextmanager
+def reading(what: object, error: type[FloaterError], advice: str) -> Iterator[None]:
+    """Inside, whatever a library raises over a damaged file becomes one line; to be put around calls of libraries only.
+
+    Args:
+        what: what is being read, for the message.
+        error: the class to raise.
+        advice: what to do, the end of the message.
+    """
+    try:
+        yield
+    except FloaterError:
+        raise
+    except Exception as found:
+        raise error(f"{what} cannot be read: {first_line(found).rstrip('.')}; {advice}") from found
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder that appears under its name only when all of it is written; an older one of that name is replaced."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    place.chmod(0o755)
-    try:
-        yield place
-        publish(place, folder)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        place.chmod(0o755)
+        try:
+            yield place
+            publish(place, folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def publish(written: Path, folder: Path) -> None:
-    """Sync a folder to disk and rename it; an older one of that name is removed.
-
-    Where the system can exchange two names at once (Linux), there is a whole folder of that name at every moment.
-    """
+    """Sync a folder to disk and rename it; an older one of that name is removed. There is one of them at every moment."""
     sync(written)
-    if not folder.exists():
-        written.rename(folder)
-    elif _exchange(written, folder):
+    if folder.is_dir() and _exchange(written, folder):
         shutil.rmtree(written, ignore_errors=True)
-    else:
+    elif folder.exists():
         old = folder.with_name(f".{folder.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
@@ -75,14 +116,13 @@ def publish(written: Path, folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders in one step of the file system; False where that cannot be done."""
+    """Let two folders change their names in one step; False where the system cannot (only Linux can)."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
+    except (OSError, AttributeError, TypeError):
         return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    done: int = rename(here, os.fsencode(one), here, os.fsencode(other), exchange)
-    return done == 0
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)
 
 
 def link_tree(source: Path, target: Path) -> None:

@@ -267,9 +267,10 @@ def test_what_was_measured_since_does_not_stop_a_comparison(
 
 def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
     settings = glue(world, positions={"encoder": None}, training={"lr": 1e30, "updates": 12, "warmup": 0.0})
-    with pytest.raises(RunError, match="must be finite, but are not; did the training diverge"):
+    with pytest.raises(RunError, match=r"of update \d+ must be finite, but is (nan|inf): the training diverged\. Lower"):
         train(settings, tmp_path / "run")
     assert not RunFolder(tmp_path / "run").scores()
+    assert not RunFolder(tmp_path / "run").model.exists()
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def arguments(
         save_steps=pace.save_every,
         save_total_limit=None,
         logging_steps=training.log_every,
+        logging_nan_inf_filter=False,  # it would log the mean of earlier losses in place of one that is not finite
         report_to=[],
         metric_for_best_model=metric,
         greater_is_better=more_is_better,

@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import RunError
+from ..files import check_hashes, reading
+from .trainer import GO_BACK
 
 
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
@@ -19,7 +21,7 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for folder in checkpoints:
-        last = _weights(folder)
+        last = weights_of(folder, GO_BACK)
         if total and total.keys() != last.keys():
             odd = sorted(total.keys() ^ last.keys())[0]
             raise RunError(f"{folder} does not hold the same weights as {checkpoints[0]}: {odd} is in one of them only.")
@@ -33,8 +35,20 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     }
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def weights_of(folder: Path, advice: str) -> dict[str, Tensor]:
+    """The weights in a folder, if they are those that were saved, and finite.
+
+    Args:
+        folder: of a checkpoint or a saved model.
+        advice: what to do about weights that are damaged, the end of the message.
+    """
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise RunError(f"{folder} must hold weights (model.safetensors), but holds none.")
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+    check_hashes(folder, RunError, advice)
+    with reading(f"{folder}, whose weights are damaged,", RunError, advice):
+        found = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    for name, tensor in found.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RunError(f"{folder} must hold finite weights, but {name} is not; {advice}")
+    return found

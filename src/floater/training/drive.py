@@ -11,6 +11,7 @@ from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.utils import logging
 
+from .progress import Progressing
 from .records import RunFolder, peak_memory
 from .settings import TrainingSettings
 from .start import finished
@@ -48,14 +49,22 @@ def drive(
     latest = checkpoints(folder.checkpoints)[-1:] if resume else []
     if latest:
         console.print(f"going on after update {step_of(latest[0]):,}", highlight=False)
-        if trainer.is_world_process_zero():
-            folder.rewind(step_of(latest[0]))
+    elif resume:
+        console.print("there is no checkpoint to go on from: beginning with the first update", highlight=False)
+    if trainer.is_world_process_zero():
+        folder.rewind(step_of(latest[0]) if latest else -1)
     set_seed(seed)
     if latest and finished(latest[0], updates, patience):
         return
     clock = _Clock(folder, folder.facts().get("training_seconds", 0.0) if latest else 0.0)
     trainer.add_callback(clock)
-    trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(latest[0]) if latest else None)
+    finally:
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, Progressing):
+                callback.close()
+    trainer.save_unless_saved()
     if trainer.is_world_process_zero():
         folder.note(training_seconds=clock.seconds(), updates=trainer.state.global_step, peak_memory_mb=peak_memory())
 

@@ -15,8 +15,15 @@ class Patience(EarlyStoppingCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say nothing of weights that are not loaded."""
 
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop where there is nothing to wait for, with a checkpoint: a run goes on, and is finished, from checkpoints."""
+        super().on_evaluate(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+        if control.should_training_stop:
+            control.should_save = True
+
     @staticmethod
     def waited(state: dict[str, Any]) -> int:
         """For how many looks nothing got better, from the state of a checkpoint."""
-        found: int = state.get("stateful_callbacks", {}).get(Patience.__name__, {}).get("attributes", {}).get(_COUNTER, 0)
-        return found
+        kept = state.get("stateful_callbacks", {}).get(Patience.__name__, {})
+        found = kept.get("attributes", {}).get(_COUNTER, 0) if isinstance(kept, dict) else 0
+        return int(found)

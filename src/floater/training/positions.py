@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -63,7 +64,9 @@ class Positions:
             "times": np.ascontiguousarray(self.times, np.float64),
             "tables": np.ascontiguousarray(self.tables, np.float32),
         }
-        write_bytes(folder / POSITIONS, save(tensors, {"format": FORMAT, "positions": json.dumps(about)}))
+        words = json.dumps(about)
+        metadata = {"format": FORMAT, "positions": words, "sha256": _hash(words, tensors["times"], tensors["tables"])}
+        write_bytes(folder / POSITIONS, save(tensors, metadata))
         return folder / POSITIONS
 
     @classmethod
@@ -76,6 +79,8 @@ class Positions:
             with safe_open(os.fspath(path), framework="numpy") as file:
                 metadata = file.metadata() or {}
                 times, tables = file.get_tensor("times"), file.get_tensor("tables")
+            if metadata.get("sha256", "") not in ("", _hash(metadata["positions"], times, tables)):
+                raise ValueError("its hash is not the recorded one")
             about: dict[str, Any] = json.loads(metadata["positions"])
             trained = about["trained"]
             found = cls(
@@ -86,7 +91,7 @@ class Positions:
                 str(about["description"]),
                 None if trained is None else int(trained),
             )
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {error}; remove it, and `floater plot {folder}` makes it anew.") from None
         shape = (len(found.sites), len(found.times))
         if tables.ndim != 3 or tables.shape[:2] != shape or 0 in tables.shape or not np.isfinite(tables).all():
@@ -95,3 +100,10 @@ class Positions:
                 f"remove it, and `floater plot {folder}` makes it anew."
             )
         return found
+
+
+def _hash(words: str, *arrays: NDArray[Any]) -> str:
+    found = hashlib.sha256(words.encode())
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

@@ -94,6 +94,10 @@ class Progressing(TrainerCallback):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back, also where training ends with an error."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

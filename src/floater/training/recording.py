@@ -13,6 +13,7 @@ from transformers.utils import logging
 from ..attach import Attachment, attachment, from_pretrained
 from ..encoders import Encoder, LearnedConfig, NoPosition
 from ..errors import ArgumentError, RunError
+from ..files import check_hashes, reading
 from .positions import LONGEST, Positions
 from .records import CONFIG, RunFolder
 
@@ -59,7 +60,10 @@ def load(folder: Path) -> PreTrainedModel:
     if not (isinstance(wanted, type) and issubclass(wanted, PreTrainedModel)):
         raise ArgumentError(f"{folder} must hold a model of transformers, but names the class {architecture!r}.")
     logging.disable_progress_bar()
-    model: PreTrainedModel = from_pretrained(wanted, folder)
+    advice = "it is damaged: bring it back from a copy, or make it anew."
+    check_hashes(folder, RunError, advice)
+    with reading(folder, RunError, advice):
+        model: PreTrainedModel = from_pretrained(wanted, folder)
     return model
 
 

@@ -7,16 +7,20 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError
-from ..files import write_text
+from ..errors import RunError, brief, first_line
+from ..files import reading, write_text, writing
 from ..recipes import write
+from .locking import turn
 
 CONFIG, RUN, METRICS, SCORES = "config.yaml", "run.json", "metrics.jsonl", "scores.json"
+OLD_SCORES = "scores.old.json"
+"""Scores of a model that was replaced."""
 PACKAGES = ("floater-transformers", "torch", "transformers", "accelerate", "tokenizers", "datasets", "sacrebleu", "numpy")
 
 
@@ -58,40 +62,109 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         """What run.json holds."""
-        return read_facts(self.path / RUN)
+        path = self.path / RUN
+        if not path.exists() and (self.model.is_dir() or any(self.checkpoints.glob("checkpoint-*"))):
+            raise RunError(
+                f"{self.path} must hold {RUN}, which says what it was trained on and whether it is finished, but does not; "
+                "bring it back, or train into another --out."
+            )
+        found = read_facts(path)
+        values = {**found, **{f"data.{name}": part for name, part in _object(found, "data").items()}}
+        for name, value in values.items():
+            wanted = dict if name.startswith("data.") else _KINDS.get(name, object)
+            if not isinstance(value, wanted) or (wanted is not object and isinstance(value, bool)):
+                raise RunError(f"{path} must not hold {brief(value)} as `{name}`, but does; it is damaged: bring back a copy.")
+        return found
+
+    def identity(self) -> str:
+        """What tells this run from all others, wherever its folder is moved to."""
+        found = self.facts().get("id")
+        if not isinstance(found, str):
+            found = uuid.uuid4().hex
+            self.note(id=found)
+        return found
 
     def scores(self) -> dict[str, Any]:
         """What scores.json holds: one entry a test set."""
         return read_facts(self.path / SCORES)
 
-    def add_scores(self, name: str, scores: dict[str, Any]) -> None:
-        """Remember scores under the name of a test set."""
-        write_text(self.path / SCORES, json.dumps({**self.scores(), name: scores}, indent=2) + "\n")
+    def scored(self, name: str) -> dict[str, Any]:
+        """The entry of one test set; empty where there is none that can be read."""
+        found = self.scores().get(name)
+        return found if isinstance(found, dict) else {}
 
-    def forget_scores(self) -> None:
-        """Remove scores, before the model they belong to is replaced."""
-        (self.path / SCORES).unlink(missing_ok=True)
+    def add_scores(self, name: str, scores: dict[str, Any], files: Callable[[], object] = lambda: None) -> None:
+        """Remember scores under the name of a test set; what others add at the same time stays.
+
+        Args:
+            name: of the test set.
+            scores: one entry of scores.json.
+            files: writes what belongs to the scores, such as predictions; nobody else writes in between.
+        """
+        with turn(self.path):
+            before = self.scores()
+            files()
+            write_text(self.path / SCORES, json.dumps({**before, name: scores}, indent=2) + "\n")
+
+    def retire_scores(self) -> None:
+        """Put scores aside, before the model they belong to is replaced."""
+        path = self.path / SCORES
+        if path.is_file():
+            os.replace(path, self.path / OLD_SCORES)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The metrics of a run, in order."""
+        """The metrics of a run, in order. A killed run may leave a broken last line, which is passed over."""
         path = self.path / METRICS
-        if path.exists():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                if line.endswith("}"):  # a killed run may leave a broken last line
-                    try:
-                        yield json.loads(line)
-                    except ValueError as error:
-                        raise RunError(f"{path}, line {number}: damaged: {error}.") from None
+        if not path.exists():
+            return
+        with reading(path, RunError, "remove it; only the curves of the run are lost."):
+            lines = path.read_bytes().split(b"\n")
+        last = len(lines) - 1  # empty, unless it is broken
+        for number, line in enumerate(lines):
+            try:
+                row = json.loads(line) if line else None
+            except (ValueError, RecursionError):
+                row = line
+            if isinstance(row, dict):
+                yield row
+            elif line and number < last:
+                raise RunError(
+                    f"{path}, line {number + 1}: damaged: must be an object with metrics, but is not; remove the line, or the "
+                    "file: only curves are lost."
+                )
 
     def rewind(self, step: int) -> None:
         """Forget metrics of updates after `step`, which will be made again."""
-        kept = [json.dumps(row) for row in self.metrics() if row.get("step", 0) <= step]
+        kept = [json.dumps(row) for row in self.metrics() if _number(row.get("step")) <= step]
         write_text(self.path / METRICS, "".join(f"{line}\n" for line in kept))
 
     def log(self, row: dict[str, Any]) -> None:
         """Add a line to the metrics."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        path = self.path / METRICS
+        with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "commands": list,
+    "versions": dict,
+    "machine": dict,
+    "data": dict,
+    "averaged": list,
+    "longest": int,
+    "training_seconds": (int, float),
+}
+"""What facts are, where they are read again."""
+_ANEW = "bring back a copy, or move it away and make it anew."
+
+
+def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, int | float) else 0
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -99,10 +172,12 @@ def read_facts(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}.") from None
-    return found if isinstance(found, dict) else {}
+        found = json.loads(path.read_bytes().decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged: {first_line(error).rstrip('.')}; {_ANEW}") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{path} is damaged: it must hold an object, but holds {brief(found)}; {_ANEW}")
+    return found
 
 
 def _version(name: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
 import time
 import zipfile
@@ -12,20 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 
 from ..attach import attachment
 from ..encoders import Flow
-from ..errors import RunError
-from ..files import publish
+from ..errors import RunError, brief
+from ..files import check_hashes, publish, reading, record_hashes, writing
 from .groups import parameter_groups
 
 PREFIX = "checkpoint-"
+GO_BACK = "remove the folder of that checkpoint, and `--resume` goes on from the one before."
+"""What to do about a checkpoint that cannot be used."""
 _KEPT = "floater_kept.safetensors"
+_NEEDED = ("config.json", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+"""Files without which a run would go on in another way, beside weights and random states."""
 
 
 class SafeTrainer(Trainer):
@@ -96,6 +102,9 @@ class SafeTrainer(Trainer):
             metrics = self._measure(model)
         finally:
             model.train(training)
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise RunError(self._diverged(f"The validation {name} after update {self.state.global_step:,}", value))
         named = {f"eval_{name}": value for name, value in metrics.items()}
         named["eval_seconds"] = time.perf_counter() - begun
         self.log(named)
@@ -107,7 +116,28 @@ class SafeTrainer(Trainer):
         if "decoder_input_ids" in inputs:
             self.tokens += int(inputs["labels"].ne(-100).sum())
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        found = loss.item()
+        if not math.isfinite(found):
+            raise RunError(self._diverged(f"The loss of update {self.state.global_step + 1:,}", found))
         return loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm that the Trainer computes for its log in any case, before the weights are changed."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
+        scaled = getattr(self.accelerator, "scaler", None) is not None  # fp16: such updates are left out, and scaled down
+        found = float(norm)
+        if not scaled and not math.isfinite(found):
+            raise RunError(self._diverged(f"The norm of the gradient of update {self.state.global_step + 1:,}", found))
+        return norm
+
+    def _diverged(self, what: str, found: float) -> str:
+        assert self.args.output_dir is not None
+        kept = checkpoints(Path(self.args.output_dir))
+        last = f"{kept[-1].name} is the last good one and is kept" if kept else "there is no checkpoint before it"
+        return (
+            f"{what} must be finite, but is {found}: the training diverged. Lower `training.lr` (now {self.args.learning_rate:g}), "
+            f"set `training.clip` or raise `training.warmup`, and train into another --out; {last}."
+        )
 
     def compute_loss(
         self,
@@ -132,17 +162,45 @@ class SafeTrainer(Trainer):
         assert self.args.output_dir is not None
         folder = Path(self.args.output_dir)
         name = f"{PREFIX}{self.state.global_step}"
-        with self._written_aside(folder / f".{name}"):
+        self._check_weights()
+        with writing(folder / name), self._written_aside(folder / f".{name}"):
             super()._save_checkpoint(model, trial)
             place = folder / f".{name}" / name
             if self.args.should_save:
                 save_kept(self._bare, place / _KEPT)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
+                record_hashes(place)
                 publish(place, folder / name)
         if self.args.should_save:
             self._forget(folder)
         self.accelerator.wait_for_everyone()
+
+    def save_unless_saved(self) -> None:
+        """Make sure that there is a checkpoint of the last update."""
+        assert self.args.output_dir is not None
+        if not any(step_of(one) == self.state.global_step for one in checkpoints(Path(self.args.output_dir))):
+            self._save_checkpoint(self._bare, None)
+
+    def _check_weights(self) -> None:
+        """Refuse to write weights that are not finite."""
+        for name, parameter in self._bare.named_parameters():
+            value = parameter.detach()
+            if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):  # a sum takes a tenth of the time
+                odd = float(value[~value.isfinite()].flatten()[0])
+                raise RunError(self._diverged(f"{name} after update {self.state.global_step:,}", odd))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        with reading(resume_from_checkpoint, RunError, GO_BACK):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with reading(f"{checkpoint}/rng_state.pth", RunError, GO_BACK):
+            super()._load_rng_state(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with reading(f"{checkpoint}/scaler.pt", RunError, GO_BACK):
+            super()._load_scaler(checkpoint)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
@@ -157,7 +215,7 @@ class SafeTrainer(Trainer):
         remade = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
         lost = [name for name in load_result.missing_keys if id(state[name]) not in loaded and name not in remade]
         if lost:
-            raise RunError(f"The checkpoint does not hold {lost[0]}; remove it, and `--resume` goes on from the one before.")
+            raise RunError(f"The checkpoint does not hold {lost[0]}; {GO_BACK}")
 
     @contextmanager
     def _written_aside(self, place: Path) -> Iterator[None]:
@@ -177,9 +235,11 @@ class SafeTrainer(Trainer):
                 shutil.rmtree(old)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with reading(f"{checkpoint}/optimizer.pt or scheduler.pt", RunError, GO_BACK):
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            load_kept(self._bare, Path(checkpoint) / _KEPT)
+            with reading(f"{checkpoint}/{_KEPT}", RunError, GO_BACK):
+                load_kept(self._bare, Path(checkpoint) / _KEPT)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -189,25 +249,51 @@ def step_of(checkpoint: Path) -> int:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoints, the oldest first."""
-    found = [path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdigit()]
+    found = [path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal()]
     return sorted(found, key=step_of)
 
 
+def usable(folder: Path) -> list[Path]:
+    """Checkpoints, the oldest first; one there must be."""
+    found = checkpoints(folder)
+    if not found:
+        raise RunError(f"{folder} must hold a checkpoint, but holds none; `floater train … --resume` trains anew.")
+    return found
+
+
 def verify(checkpoint: Path) -> None:
-    """Raise if a checkpoint is damaged, before anything is done with it."""
-    try:
-        for path in checkpoint.glob("*.safetensors"):
-            with safe_open(path, "pt") as file:
-                file.keys()
-        for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
-            with zipfile.ZipFile(path) as archive:
-                if archive.testzip() is not None:
-                    raise zipfile.BadZipFile(path.name)
-        state_of(checkpoint)
-    except (SafetensorError, zipfile.BadZipFile, OSError, ValueError) as error:
+    """Raise if a checkpoint lacks something or is damaged, before anything is done with it."""
+    missing = [name for name in _NEEDED if not (checkpoint / name).is_file()]
+    if not any(checkpoint.glob("model*.safetensors")):
+        missing.append("model.safetensors")
+    if missing:
+        raise RunError(f"{checkpoint} must hold {missing[0]}, but does not; {GO_BACK}")
+    _verify_random_states(checkpoint)
+    check_hashes(checkpoint, RunError, GO_BACK)
+    for path in checkpoint.glob("*.safetensors"):
+        with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK), safe_open(path, "pt") as file:
+            file.keys()
+    for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
+        with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK), zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile(path.name)
+    state_of(checkpoint)
+
+
+def _verify_random_states(checkpoint: Path) -> None:
+    """Each process needs the random state of its own."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    wanted = ["rng_state.pth"] if processes == 1 else [f"rng_state_{number}.pth" for number in range(processes)]
+    missing = [name for name in wanted if not (checkpoint / name).is_file()]
+    if not missing:
+        return
+    others = len(list(checkpoint.glob("rng_state*.pth")))
+    if others and others != processes:
         raise RunError(
-            f"{checkpoint} is damaged ({str(error).splitlines()[0]}); remove it, and `--resume` goes on from the one before."
-        ) from None
+            f"{checkpoint} was made by {others} process{'es' if others > 1 else ''}, but {processes} would go on with it; "
+            f"resume with {others}."
+        )
+    raise RunError(f"{checkpoint} must hold {missing[0]}, but does not; {GO_BACK}")
 
 
 def sweep(folder: Path) -> None:
@@ -218,8 +304,17 @@ def sweep(folder: Path) -> None:
 
 def state_of(checkpoint: Path) -> dict[str, Any]:
     """The Trainer's own record in a checkpoint."""
-    found: dict[str, Any] = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    return found
+    path = checkpoint / "trainer_state.json"
+    with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        TrainerState.load_from_json(str(path))
+    if found["global_step"] != step_of(checkpoint) or not isinstance(found.get("stateful_callbacks", {}), dict):
+        raise RunError(
+            f"{checkpoint} is damaged: {path.name} must be that of update {step_of(checkpoint)}, but is of "
+            f"{brief(found['global_step'])}; {GO_BACK}"
+        )
+    state: dict[str, Any] = found
+    return state
 
 
 def save_kept(model: nn.Module, path: Path) -> None:

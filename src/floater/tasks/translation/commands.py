@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ...errors import ArgumentError, DataError, RunError
 from ...files import read_lines, write_text
+from ...training.locking import in_use
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints
 from . import corpus, evaluation, run
@@ -51,10 +52,12 @@ def evaluate(
     console.print(evaluation.describe(scores), highlight=False)
     if other is None:
         return
-    if scores["data"] != other.scores().get(label, {}).get("data") or scores["beam"] != other.scores()[label]["beam"]:
+    theirs = other.scored(label)
+    if any(scores[key] != theirs.get(key) for key in ("data", "beam")):
         evaluation.evaluate(other, pairs, name=label, beam=beam)
-    found = evaluation.compare(other, folder, label)
-    folder.add_scores(f"{label} against {other.path.name}", found)
+    with in_use(folder.path, "evaluate", alone=False), in_use(other.path, "evaluate", alone=False):
+        found = evaluation.compare(other, folder, label)
+        folder.add_scores(f"{label} against {other.path.name}", found)
     console.print(
         f"against {against}: {found['difference']:+.2f} BLEU (95 % {found['low']:+.2f} to {found['high']:+.2f}, "
         f"p = {found['p_value']:.3f}; {found['signature']})",
@@ -114,7 +117,10 @@ def _typed(stream: BinaryIO) -> Iterator[str]:
 def average(path: Path, last: int, out: Path | None) -> Path:
     """Average the last checkpoints of a run."""
     folder = RunFolder.existing(path)
-    found = checkpoints(folder.checkpoints)
-    if len(found) < last:
-        raise RunError(f"{path} holds {len(found)} checkpoints, but {last} are to be averaged; give --last {max(len(found), 1)}.")
-    return evaluation.average_run(folder, found[-last:], out)
+    with in_use(path, "average"):
+        found = checkpoints(folder.checkpoints)
+        if len(found) < last:
+            raise RunError(
+                f"{path} holds {len(found)} checkpoints, but {last} are to be averaged; give --last {max(len(found), 1)}."
+            )
+        return evaluation.average_run(folder, found[-last:], out)

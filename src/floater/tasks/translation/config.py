@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ...attach import Sites
 from ...config import Config
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
-from ...training.settings import Count, Pace, Positive, Seed, Share, TrainingSettings
+from ...training.settings import Count, Finite, NotNegative, Pace, Positive, Seed, Share, TrainingSettings
 from ..placement import Placement
 from .embedded import Embedded
 
@@ -64,7 +64,7 @@ class DataConfig(Config):
     """Shortest training source, in tokens."""
     min_test_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest test source, in tokens: shorter ones are left out of the test set."""
-    max_ratio: Annotated[float, Field(gt=1)] | None = None
+    max_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Largest ratio of the two lengths of a training pair; None keeps all. WMT's usual value is 1.5."""
     max_pairs: Count | None = None
     """Use the first so many training pairs only."""
@@ -184,7 +184,7 @@ class DecodingConfig(Config):
     """How to translate."""
 
     beam: Count = 4
-    length_penalty: float = 0.6
+    length_penalty: Finite = 0.6
     max_ratio: Positive = 2.0
     """A translation may be so many times as long as its source, in tokens, plus 20."""
     batch_tokens: Count = 4096
@@ -206,8 +206,9 @@ class TranslationConfig(Config):
     decoding: DecodingConfig = DecodingConfig()
     init_from: Path | None = None
     """A trained run whose vocabulary and weights to start from (the warm start of the paper's Appendix B.2)."""
-    init_scale: Annotated[float, Field(ge=0)] | None = None
-    """Standard deviation of the encoder's first weights after a warm start, as in the paper; its own rule unless given."""
+    init_scale: NotNegative | None = None
+    """Standard deviation of the encoder's first weights after a warm start, as in the paper (0 makes them all zero); its own
+    rule unless given."""
     seed: Seed = 0
 
     @model_validator(mode="after")

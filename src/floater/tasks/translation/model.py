@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import GenerationConfig, MarianConfig
 from transformers import MarianMTModel as StockModel
@@ -18,6 +17,7 @@ from ...attach import Attachment, attach, attachment
 from ...attach.attachment import NAME
 from ...encoders import NoPositionConfig
 from ...errors import RunError
+from ...training.average import weights_of
 from ...training.fused import linear_cross_entropy
 from .config import JitterConfig, ModelConfig, PositionsConfig
 from .vocabulary import Vocabulary
@@ -127,10 +127,8 @@ def position(model: MarianMTModel, config: PositionsConfig) -> Attachment:
 
 def warm_start(model: MarianMTModel, folder: Path) -> None:
     """Copy the weights of a trained model into the base, whatever encoder either of them has."""
-    files = sorted(folder.glob("model*.safetensors"))
-    if not files:
-        raise RunError(f"{folder} must hold the weights of a trained model (model.safetensors), but holds none.")
-    given = {name: tensor for file in files for name, tensor in load_file(file).items() if not name.startswith(f"{NAME}.")}
+    advice = "train that run anew, or `floater average` it, if it still has its checkpoints."
+    given = {name: tensor for name, tensor in weights_of(folder, advice).items() if not name.startswith(f"{NAME}.")}
     wanted = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
     for name, tensor in given.items():
         if name not in wanted or wanted[name].shape != tensor.shape:

@@ -9,9 +9,10 @@ from transformers import set_seed
 
 from ...files import new_folder
 from ...training.drive import drive, settle, speaker
+from ...training.locking import in_use
 from ...training.records import CONFIG, RunFolder
 from ...training.start import check_start
-from ...training.trainer import SafeTrainer, checkpoints, sweep
+from ...training.trainer import SafeTrainer, sweep, usable
 from .batches import TokenBatches
 from .config import TranslationConfig
 from .evaluation import average_run, describe, evaluate, test_pairs
@@ -27,7 +28,7 @@ def make_model(config: TranslationConfig, words: Vocabulary) -> MarianMTModel:
     position(model, config.positions)
     if config.init_from is not None:
         warm_start(model, RunFolder.existing(config.init_from).model)
-        if config.init_scale:
+        if config.init_scale is not None:
             rescale(model, config.init_scale)
     return model
 
@@ -41,10 +42,13 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
         resume: go on where an earlier start of the same run was stopped.
         console: where to tell what happens.
     """
-    console = speaker(console)
-    folder = RunFolder(path)
+    with in_use(path, "train", create=True):
+        return _train(config, RunFolder(path), resume=resume, console=speaker(console))
+
+
+def _train(config: TranslationConfig, folder: RunFolder, *, resume: bool, console: Console) -> RunFolder:
     config = resolved(config)
-    before = settings(path)[0].dump() if (path / CONFIG).exists() else None
+    before = settings(folder.path)[0].dump() if (folder.path / CONFIG).exists() else None
     check_start(folder, config.dump(), before, resume=resume, console=console)
     training = config.training
     settle(training)
@@ -108,7 +112,7 @@ def _begin(
 def finish(config: TranslationConfig, folder: RunFolder, console: Console) -> None:
     """Average the last checkpoints into the run's model and evaluate it on the test set."""
     count = config.training.average or 1
-    average_run(folder, checkpoints(folder.checkpoints)[-count:])
+    average_run(folder, usable(folder.checkpoints)[-count:])
     console.print(f"the model is the mean of the last {len(folder.facts()['averaged'])} checkpoints", highlight=False)
     test = test_pairs(config, folder)
     if test is not None:

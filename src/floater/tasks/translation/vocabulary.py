@@ -10,6 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ...errors import ConfigError, RunError
+from ...files import check_hashes, reading, record_hashes
 from .config import VocabularyConfig
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
@@ -45,6 +46,7 @@ class Vocabulary:
     def save(self, folder: Path) -> None:
         """Write it the Hugging Face way."""
         self.tokenizer.save_pretrained(folder)
+        record_hashes(folder)
 
 
 def learn(lines: Iterable[str], config: VocabularyConfig) -> Vocabulary:
@@ -85,7 +87,9 @@ def from_text(text: str) -> Vocabulary:
 
 def load(folder: Path) -> Vocabulary:
     """Read what `Vocabulary.save` wrote."""
-    try:
+    advice = "bring the folder back from a copy, or train anew."
+    if not (folder / "tokenizer.json").is_file():
+        raise RunError(f"{folder} must hold a vocabulary (tokenizer.json), but does not; {advice}")
+    check_hashes(folder, RunError, advice)
+    with reading(f"{folder}, which must hold a vocabulary,", RunError, advice):
         return Vocabulary(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder} must hold a vocabulary (tokenizer.json), but: {str(error).splitlines()[0]}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from transformers.utils import logging
 
 from ...errors import ArgumentError, RunError
 from ...recipes import read
+from ...training.locking import in_use
 from ...training.records import CONFIG, RunFolder
 from . import compare, run
 from .config import UnderstandingConfig
-from .evaluation import check_name, compare_runs, describe, difference, evaluate
+from .evaluation import check_name, compare_runs, data_of, describe, difference, evaluate
 from .models import load_tokenizer, load_trained, locate
 from .problem import Part, Problem
 
@@ -43,6 +45,14 @@ class Understanding:
         self, path: Path, data: Path | None, *, against: Path | None, name: str, model: Path | None, console: Console
     ) -> None:
         """Measure a run on a file, or on its own sets; optionally compare it with another run."""
+        with ExitStack() as used:
+            for one in {path, against or path}:
+                used.enter_context(in_use(RunFolder.existing(one).path, "evaluate", alone=False))
+            self._evaluate(path, data, against=against, name=name, model=model, console=console)
+
+    def _evaluate(
+        self, path: Path, data: Path | None, *, against: Path | None, name: str, model: Path | None, console: Console
+    ) -> None:
         logging.disable_progress_bar()  # bars of loading would break ours
         folder = RunFolder.existing(path)
         other = None if against is None else self._partner(RunFolder.existing(against))
@@ -69,7 +79,7 @@ class Understanding:
         for key, part in sets.items():
             if problem.main not in found[key]:
                 raise ArgumentError(f"{part.name} must have labels for a comparison (--against), but has none.")
-            if partner.scores().get(key, {}).get("data", {}).get("sha256") != part.fingerprint()["sha256"]:
+            if data_of(partner, key) != part.fingerprint()["sha256"]:
                 self._measure(theirs, partner, None, {key: part}, console)
             pairs = compare_runs(problem, partner, folder, key)
             folder.add_scores(f"{key} against {partner.path.name}", pairs)
@@ -79,9 +89,7 @@ class Understanding:
     def _partner(self, folder: RunFolder) -> tuple[RunFolder, Problem[Any, Any]]:
         """A run to compare with, which must be of the same task."""
         settings = read(folder.path / CONFIG)
-        ours, theirs = (
-            " ".join(filter(None, (str(one.get("task")), one["data"].get("name")))) for one in (self.config.dump(), settings)
-        )
+        ours, theirs = (_called(one) for one in (self.config.dump(), settings))
         if ours != theirs:
             raise ArgumentError(f"`--against` must be a run of the same task ({ours}), but {folder.path} is one of {theirs}.")
         return folder, self.kind(type(self.config)(**settings))
@@ -113,6 +121,12 @@ class Understanding:
             found[key] = evaluate(problem, trained, part, tokenizer, folder, name=key)
             _say(console, f"{folder.path.name}, {key}: {describe(found[key])}")
         return found
+
+
+def _called(settings: dict[str, Any]) -> str:
+    """What a message calls the task of a config."""
+    data = settings.get("data")
+    return " ".join(filter(None, (str(settings.get("task")), data.get("name") if isinstance(data, dict) else None)))
 
 
 def _say(console: Console, words: str) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from rich.console import Console
 
 from ...errors import RunError
-from ...files import write_text
+from ...files import reading, write_text
 from ...training.drive import settle, speaker
+from ...training.locking import in_use
 from ...training.records import CONFIG, RunFolder, read_facts
 from .config import UnderstandingConfig
 from .evaluation import difference, table_of
@@ -25,6 +26,7 @@ from .run import prepare, start, train
 from .tables import described
 
 COMPARISON, START = "comparison.json", "start.json"
+_SEEN = {"identical", "inputs", "fresh_in_place_of_trained"}  # what is kept of the look before training
 _ASKED = 256  # inputs on which the arms are compared before training
 
 
@@ -43,7 +45,13 @@ def compare(
     Returns:
         What comparison.json holds.
     """
-    console = speaker(console)
+    with in_use(path, "compare", create=True):
+        return _compare(kind, config, path, resume=resume, console=speaker(console))
+
+
+def _compare(
+    kind: type[Problem[Any, Any]], config: UnderstandingConfig, path: Path, *, resume: bool, console: Console
+) -> dict[str, Any]:
     runs = {seed: _of_seed(config, seed) for seed in config.compare.seeds}
     if not resume and any((path / _name(arm, seed) / CONFIG).exists() for seed, arms in runs.items() for arm in arms):
         raise RunError(f"{path} holds runs already; go on with --resume, or choose another --out.")
@@ -55,7 +63,10 @@ def compare(
             console.print(f"{path.name}: {arm}, seed {seed}", highlight=False)
             place = path / _name(arm, seed)
             train(kind, settings, place, resume=resume and place.exists(), console=console)
-    found = summary(kind(config), path, begun)
+    with reading(
+        f"What the runs in {path} recorded", RunError, "remove the run whose files are damaged, and --resume makes it anew."
+    ):
+        found = summary(kind(config), path, begun)
     write_text(path / COMPARISON, json.dumps(found, indent=2) + "\n")
     for name, sets in found["arms"].items():
         for part, measures in sets.items():
@@ -121,7 +132,8 @@ def _start(
 ) -> dict[str, Any]:
     """Whether the arms are one model before training. Looked at once a seed."""
     known = read_facts(path)
-    if str(seed) not in known:
+    seen = known.get(str(seed))
+    if not isinstance(seen, dict) or seen.keys() != _SEEN:
         known[str(seed)] = identical_at_start([kind(resolved(arm)) for arm in arms.values()])
         write_text(path, json.dumps(known, indent=2) + "\n")
     found: dict[str, Any] = known[str(seed)]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -17,7 +16,8 @@ from ...attach.attachment import NAME
 from ...attach.layouts import base_of
 from ...attach.saving import quiet
 from ...encoders import Flow
-from ...errors import ConfigError, RunError, first_line
+from ...errors import ConfigError, RunError
+from ...files import check_hashes, reading
 from ...training.records import CONFIG, read_facts
 from .config import PositionsConfig, UnderstandingConfig
 from .problem import Problem
@@ -59,10 +59,8 @@ def locate(name: str) -> str:
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model; a fast one that can pad."""
-    try:
+    with reading(f"The tokenizer of {where}", ConfigError, "check the files of the folder, or give another model."):
         found = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"The tokenizer of {where} cannot be loaded: {first_line(error)}") from None
     if not isinstance(found, PreTrainedTokenizerBase) or not found.is_fast or found.pad_token_id is None:
         raise ConfigError(f"The tokenizer of {where} must be a fast one with a padding token, but is a {type(found).__name__}.")
     return found
@@ -87,29 +85,34 @@ def build(problem: Problem[Any, Any], where: str) -> nn.Module:
 def load(auto_class: Any, where: str | Path, **settings: Any) -> Any:
     """A pretrained model in full precision, from safetensors."""
     with quiet():
-        try:
+        advice = "it must hold weights in safetensors of the class that the task needs."
+        with reading(f"The model {where}", ConfigError, advice):
             return auto_class.from_pretrained(str(where), dtype=torch.float32, use_safetensors=True, **settings)
-        except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
-            raise ConfigError(f"The model {where} cannot be loaded from safetensors: {first_line(error)}") from None
 
 
 def load_trained(problem: Problem[Any, Any], folder: Path) -> nn.Module:
     """What a run saved, or a checkpoint of it, with its encoder if it has one; ready to be measured."""
     if not (folder / "config.json").is_file():
         raise RunError(f"{folder} must hold a trained model, but does not; was the run finished, with `keep_model`?")
+    check_hashes(folder, RunError, "bring it back from a copy, or train anew.")
     described = read_facts(folder / "config.json")
     kind = problem.auto_class.__name__.removeprefix("AutoModel")
-    made_for = described.get("architectures") or ["nothing"]
+    named = described.get("architectures")
+    made_for = named if isinstance(named, list) and named else ["nothing"]
     labels, wanted = described.get("id2label"), problem.head().get("id2label")
     if not str(made_for[0]).endswith(kind):
         raise RunError(f"{folder} must hold a model {kind}, but is one of {made_for[0]}: another task's weights.")
-    if wanted is not None and labels is not None and list(labels.values()) != list(wanted.values()):
+    if wanted is not None and isinstance(labels, dict) and list(labels.values()) != list(wanted.values()):
         said = ", ".join(map(str, labels.values()))
         raise RunError(f"{folder} must tell {', '.join(wanted.values())} apart, but tells {said}: another task's weights.")
     attached = NAME in described
-    model: nn.Module = (
-        from_pretrained(problem.auto_class, folder, dtype=torch.float32) if attached else load(problem.auto_class, folder)
-    )
+    with reading(folder, RunError, "it is damaged: bring it back from a copy, or train anew."):
+        model: nn.Module = (
+            from_pretrained(problem.auto_class, folder, dtype=torch.float32) if attached else load(problem.auto_class, folder)
+        )
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.detach().isfinite().all()):
+            raise RunError(f"{folder} must hold finite weights, but {name} is not; train anew, with a lower `training.lr`.")
     return model.eval()
 
 
@@ -165,10 +168,8 @@ def resolved(config: UnderstandingConfig) -> UnderstandingConfig:
     if config.positions.encoder is not None and config.positions.own == "replace":
         return config
     where = locate(config.model.name)
-    try:
+    with reading(f"The config of {where}", ConfigError, "check its config.json, or give another model."):
         known: Any = AutoConfig.from_pretrained(where)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"The config of {where} cannot be loaded: {first_line(error)}") from None
     rows = getattr(known, "max_position_embeddings", config.max_length)
     first = known.pad_token_id + 1 if known.model_type in ("roberta", "xlm-roberta") else 0  # they count from there
     return config.model_copy(update={"max_length": min(config.max_length, int(rows) - first)})

@@ -16,6 +16,7 @@ from ...recipes import read
 from ...training.assemble import arguments, assemble
 from ...training.drive import drive, settle, speaker
 from ...training.loader import EpochLoader
+from ...training.locking import in_use
 from ...training.records import CONFIG, RunFolder
 from ...training.settings import Pace
 from ...training.start import FREE, check_start
@@ -101,14 +102,19 @@ def train(
         resume: go on where an earlier start of the same run was stopped.
         console: where to tell what happens.
     """
-    console = speaker(console)
-    folder = RunFolder(path)
+    with in_use(path, "train", create=True):
+        return _train(kind, config, RunFolder(path), resume=resume, console=speaker(console))
+
+
+def _train(
+    kind: type[Problem[Any, Any]], config: UnderstandingConfig, folder: RunFolder, *, resume: bool, console: Console
+) -> RunFolder:
     config = resolved(config)
-    before = _before(config, path) if (path / CONFIG).exists() else None
+    before = _before(config, folder.path) if (folder.path / CONFIG).exists() else None
     settings = {key: value for key, value in config.dump().items() if key != "compare"}
     check_start(folder, settings, before, resume=resume, console=console, free=_FREE)
     if folder.facts().get("finished"):
-        console.print(f"{path} is finished", highlight=False)
+        console.print(f"{folder.path} is finished", highlight=False)
         return folder
     settle(config.training)
     console.print("reading and encoding the data …", highlight=False)

@@ -1,0 +1,281 @@
+"""A run folder is used by one command at a time: who has it can be read, and a process that dies gives it back."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import RunError
+from ..files import writing
+
+try:
+    fcntl: Any = importlib.import_module("fcntl")
+except ImportError:  # Windows
+    fcntl = None
+
+LOCK = ".lock"
+"""File of a run folder that says who uses it."""
+_TURN = ".turn"  # held for the moment in which scores are added
+_PATIENCE = 60.0  # seconds to wait for a turn, which takes milliseconds
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_held: dict[tuple[int, Path], tuple[int, bool]] = {}  # by process and folder: how often, and whether alone
+_guard = threading.Lock()
+
+
+@contextmanager
+def in_use(folder: Path, doing: str, *, alone: bool = True, create: bool = False) -> Iterator[None]:
+    """Inside, a folder belongs to this process; others are told who has it.
+
+    A process may enter several times, as training evaluates at its end. Of several processes that make one run together
+    (`accelerate launch`), the first one holds the folder for all. The system takes the lock from a process that dies; where
+    it has no such locks, a lock whose process is gone is taken over.
+
+    Args:
+        folder: of a run or of a comparison.
+        doing: a word for the message, such as train.
+        alone: False lets others who say the same in, as evaluations may go on side by side.
+        create: make the folder if there is none; it is removed again if nothing was put into it.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    made = _make(folder) if create else []
+    key = (os.getpid(), folder.resolve())
+    with _guard:
+        count, held_alone = _held.get(key, (0, alone))
+        if count:
+            _held[key] = (count + 1, held_alone)
+    if count:
+        try:
+            yield
+        finally:
+            with _guard:
+                _held[key] = (_held[key][0] - 1, held_alone)
+        return
+    try:
+        with _locked(folder, doing, alone=alone):
+            with _guard:
+                _held[key] = (1, alone)
+            try:
+                yield
+            finally:
+                with _guard:
+                    del _held[key]
+    finally:
+        for place in reversed(made):
+            with suppress(OSError):  # there is something in it, as there should be
+                place.rmdir()
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """Inside, no other process adds to the records of a run; one that wants to waits."""
+    path = folder / _TURN
+    end = time.monotonic() + _PATIENCE
+    while True:
+        file = _take(path, alone=True)
+        if file is not None:
+            break
+        if time.monotonic() > end:
+            raise RunError(f"{folder} must take new scores within {_PATIENCE:.0f} s, but {_who(path)} keeps it from that; end it.")
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        _give_back(path, file)
+
+
+@contextmanager
+def _locked(folder: Path, doing: str, *, alone: bool) -> Iterator[None]:
+    path = folder / LOCK
+    file = _take(path, alone=alone)
+    if file is None:
+        raise RunError(
+            f"{folder} is in use by {_who(path)}; wait until it has ended, or choose another folder. Nothing was changed."
+        )
+    try:
+        with writing(path):
+            _sign(file, doing, alone=alone)
+        yield
+    finally:
+        _give_back(path, file)
+
+
+def _make(folder: Path) -> list[Path]:
+    """The folders that were missing, the outermost first, now made."""
+    missing: list[Path] = []
+    for place in (folder, *folder.parents):
+        if place.exists():
+            break
+        missing.insert(0, place)
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+# The lock itself ------------------------------------------------------------------------------------------------------
+
+
+def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
+    """The lock file, open and locked; None if another process has it."""
+    if fcntl is None:
+        return _take_by_name(path)
+    while True:
+        before = path.exists()
+        file = path.open("ab+")
+        try:
+            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            if _same(file, path):  # else the one who had it has removed it meanwhile
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
+                file.close()
+                if not before:
+                    path.unlink(missing_ok=True)
+                return _take_by_name(path)
+            file.close()
+            raise
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _take_by_name(path: Path) -> IO[bytes] | None:
+    """The same without locks of the system: who makes the file has it; what a dead process left is removed."""
+    for _ in range(2):
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        except FileExistsError:
+            if any(_alive(holder) for holder in _holders(path)) or _fresh(path):
+                return None
+            path.unlink(missing_ok=True)
+            continue
+        return os.fdopen(handle, "rb+")
+    return None
+
+
+def _give_back(path: Path, file: IO[bytes]) -> None:
+    """Remove the file, unless others share it, and let go of it."""
+    last = True
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            last = False
+            if _same(file, path):
+                path.unlink(missing_ok=True)
+    except BlockingIOError:
+        last = False
+    except OSError:  # there are no such locks here
+        pass
+    finally:
+        file.close()
+        if last:
+            path.unlink(missing_ok=True)
+
+
+def _same(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+# Who has it -----------------------------------------------------------------------------------------------------------
+
+
+def _sign(file: IO[bytes], doing: str, *, alone: bool) -> None:
+    """Write who has the lock; those who share one have a line each."""
+    if alone:
+        file.truncate(0)
+    about = {
+        "process": os.getpid(),
+        "began": _beginning(os.getpid()),
+        "host": socket.gethostname(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "doing": doing,
+    }
+    file.write(json.dumps(about).encode() + b"\n")
+    file.flush()
+
+
+def _holders(path: Path) -> list[dict[str, Any]]:
+    found = []
+    with suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with suppress(ValueError):
+                about = json.loads(line)
+                if isinstance(about, dict):
+                    found.append(about)
+    return found
+
+
+def _alive(holder: dict[str, Any]) -> bool:
+    """Whether the process still runs; of another machine, nobody knows. A number that was given anew is not the same process."""
+    if holder.get("host") != socket.gethostname():
+        return True
+    number = holder.get("process")
+    if not isinstance(number, int) or number <= 0:
+        return False
+    if not _runs(number):
+        return False
+    began = _beginning(number)
+    return began is None or holder.get("began") is None or began == holder["began"]
+
+
+def _runs(process: int) -> bool:
+    """Whether there is a process of that number."""
+    if sys.platform == "win32":  # there, signal 0 would end it
+        kernel, code = ctypes.windll.kernel32, ctypes.c_ulong()
+        handle = kernel.OpenProcess(0x1000, False, process)
+        if not handle:
+            return bool(kernel.GetLastError() == 5)
+        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
+        kernel.CloseHandle(handle)
+        return code.value == 259
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _beginning(process: int) -> str | None:
+    """When a process was started, in ticks since the machine was; None where the system does not tell."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _fresh(path: Path) -> bool:
+    """Whether a file without a signature was made just now, by someone who is about to sign."""
+    try:
+        return not _holders(path) and time.time() - path.stat().st_mtime < 2
+    except OSError:
+        return False
+
+
+def _who(path: Path) -> str:
+    holders = _holders(path)
+    for holder in [one for one in holders if _alive(one)] or holders:
+        return (
+            f"process {holder.get('process')} on {holder.get('host')} since {holder.get('since')} (floater {holder.get('doing')})"
+        )
+    return "another process"
