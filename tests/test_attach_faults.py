@@ -694,7 +694,7 @@ def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(SavedError, match=r"out cannot be written: .*; what it held before is unchanged"):
+        with pytest.raises(SavedError, match=r"out cannot be written: .* What was there before is kept"):
             floater.save_pretrained(model, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

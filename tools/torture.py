@@ -208,7 +208,7 @@ def settings(updates: int = 8) -> dict[str, Any]:
     """A translation run that takes a second."""
     changes = {
         "data": {"embedded": {part: {"pairs": pairs} for part, pairs in (("train", 120), ("valid", 4), ("test", 4))}},
-        "vocabulary": {"size": 200},
+        "vocabulary": {"size": 320},
         "model": {"dim": 16, "feed_forward": 16, "heads": 2},
         "training": {"updates": updates, "save_every": 2, "evaluate_every": 4, "batch_tokens": 256, "log_every": 2},
         "decoding": {"length_bins": [16]},

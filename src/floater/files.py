@@ -49,25 +49,26 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
+def writing(place: Path, error: type[FloaterError] = RunError) -> Iterator[None]:
     """Inside, a full or broken disk is told in one line, in whatever words a library reports it.
 
     Args:
         place: what is being written, for the message.
+        error: the class to raise.
     """
     try:
         yield
     except FloaterError:
         raise
-    except Exception as error:
-        full = error.errno in _FULL if isinstance(error, OSError) else _SAYS_FULL.search(str(error)) is not None
+    except Exception as found:
+        full = found.errno in _FULL if isinstance(found, OSError) else _SAYS_FULL.search(str(found)) is not None
         if not full:
             raise
-        why = (error.strerror or first_line(error)) if isinstance(error, OSError) else first_line(error)
-        raise RunError(
+        why = (found.strerror or first_line(found)) if isinstance(found, OSError) else first_line(found)
+        raise error(
             f"{place} cannot be written: {why.rstrip('.')}; make room on the disk (or choose another one) and try again. "
             "What was there before is kept."
-        ) from error
+        ) from found
 
 
 @contextmanager
@@ -88,9 +89,9 @@ def reading(what: object, error: type[FloaterError], advice: str) -> Iterator[No
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, error: type[FloaterError] = RunError) -> Iterator[Path]:
     """A folder that appears under its name only when all of it is written; an older one of that name is replaced."""
-    with writing(folder):
+    with writing(folder, error):
         folder.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         place.chmod(0o755)
@@ -112,6 +113,8 @@ def publish(written: Path, folder: Path) -> None:
         folder.rename(old)
         written.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
+    else:
+        written.rename(folder)
     _sync_one(folder.parent)
 
 

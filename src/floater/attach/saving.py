@@ -80,7 +80,7 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
             "(model.merge_and_unload()), but was given as it is."
         )
     _check_folder(folder)
-    with saving_to(Path(folder)), _aside(Path(folder), base) as place:
+    with _aside(Path(folder), base) as place:
         if base:
             state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
             model.save_pretrained(place, state_dict=state)  # type: ignore[operator]
@@ -307,22 +307,12 @@ def _aside(folder: Path, base: bool) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise SavedError(f"{folder} must be a folder, but is a file.")
     folder = folder.resolve()
-    with new_folder(folder) as place:
+    with new_folder(folder, SavedError) as place:
         yield place
         stale = re.compile(r"model.*\.safetensors(\.index\.json)?" if base else r"")
         for path in folder.iterdir() if folder.exists() else ():
             if not (place / path.name).exists() and not stale.fullmatch(path.name):
                 link_tree(path, place / path.name)
-
-
-@contextmanager
-def saving_to(folder: Path) -> Iterator[None]:
-    """Inside, a file that cannot be written (a full disk, say) is named in one line; safetensors has errors of its own for it."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-        raise SavedError(f"{folder} cannot be written: {text}; what it held before is unchanged.") from None
 
 
 @contextmanager
