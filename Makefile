@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-fast lint format bench clean
+.PHONY: demo test test-fast torture lint format bench clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -18,6 +18,9 @@ test: $(STAMP)  ## all tests
 
 test-fast: $(STAMP)  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+
+torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; at most ten minutes
+	$(BIN)/python tools/torture.py
 
 lint: $(STAMP)  ## linter, formatter and type checker
 	$(BIN)/ruff check .
