@@ -378,7 +378,7 @@ def test_a_limit_on_file_sizes_ends_in_one_line_and_loses_nothing(tmp_path: Path
     config = write_config(tmp_path, positions=FLOW)
     line = [sys.executable, "-m", "floater", "train", str(config), "--out", str(tmp_path / "run"), "--resume"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for blocks in (40, 180, 300):  # too small for the vocabulary, the weights, the optimiser's state
+    for blocks in (6, 40, 100):  # too small for the vocabulary, the weights, the optimiser's state
         command = ["bash", "-c", f'ulimit -f {blocks}; exec "$@"', "bash", *line]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         lines = [text for text in done.stderr.splitlines() if text.startswith("floater: ")]

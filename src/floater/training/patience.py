@@ -15,9 +15,9 @@ class Patience(EarlyStoppingCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say nothing of weights that are not loaded."""
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Stop where there is nothing to wait for, with a checkpoint: a run goes on, and is finished, from checkpoints."""
-        super().on_evaluate(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+        super().on_evaluate(args, state, control, metrics, **kwargs)  # type: ignore[no-untyped-call]
         if control.should_training_stop:
             control.should_save = True
 
