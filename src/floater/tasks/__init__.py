@@ -69,7 +69,7 @@ def task_of(config: Path, overrides: Sequence[str] = ()) -> Task:
     """The task that a config file describes, its settings checked."""
     settings: dict[str, Any] = read(config, overrides)
     kind = settings.get("task", "translation")
-    if kind not in _TASKS:
+    if not isinstance(kind, str) or kind not in _TASKS:
         raise ConfigError(f"{config}: `task` must be one of {', '.join(_TASKS)}, but is {kind!r}.")
     return _TASKS[kind](settings)
 

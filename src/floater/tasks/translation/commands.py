@@ -15,6 +15,7 @@ from ...files import read_lines, write_text
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints
 from . import corpus, evaluation, run
+from .checking import check_inputs
 from .config import Split, TranslationConfig
 from .corpus import Pairs
 from .preparing import settings
@@ -27,6 +28,7 @@ class Translation:
     config: TranslationConfig
 
     def train(self, path: Path, *, resume: bool, console: Console) -> RunFolder:
+        check_inputs(self.config, path)
         return run.train(self.config, path, resume=resume, console=console)
 
 
