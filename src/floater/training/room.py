@@ -1,4 +1,4 @@
-"""Whether there is room for what is asked: a folder that can be written to, space on its disk, memory. Looked at before any work."""
+"""Whether there is room for what is asked: a folder to write to, disk space, memory; known before any work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def check_folder(path: Path, option: str = "--out") -> None:
                 return
         except OSError as error:
             raise ArgumentError(
-                f"`{option}` must be a folder that can be written to, but {place} cannot: {error.strerror or error}; choose another."
+                f"`{option}` must be a folder that can be written to, but {place} cannot: "
+                f"{error.strerror or error}; choose another."
             ) from None
 
 
@@ -42,7 +43,9 @@ def check_disk(path: Path, needed: float) -> None:
     place = next(one for one in (path.absolute(), *path.absolute().parents) if one.is_dir())
     free = shutil.disk_usage(place).free
     if needed > free:
-        raise RunError(f"{path} needs about {_size(needed)}, but its disk has {_size(free)} left; make room, or choose another --out.")
+        raise RunError(
+            f"{path} needs about {_size(needed)}, but its disk has {_size(free)} left; make room, or choose another --out."
+        )
 
 
 def check_memory(needed: float, what: str, advice: str, share: float = 1.0) -> None:

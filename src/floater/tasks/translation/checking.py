@@ -24,18 +24,19 @@ def check_inputs(config: TranslationConfig, path: Path) -> None:
         path: the run folder, which need not exist yet.
     """
     for file in files(config.data):
-        if not file.is_file():
+        if file.is_dir() or not file.exists():
             what = "is a folder" if file.is_dir() else "there is none"
-            raise DataError(f"{file} must be a data file, but {what}; check the path, or set FLOATER_DATA.")
-        with file.open("rb"):
-            pass
+            raise DataError(f"{file} must be a text file, but {what}; check the path, or FLOATER_DATA.")
+        if file.is_file():  # a pipe could be opened only once
+            with file.open("rb"):
+                pass
     check_folder(path)
     weights = parameters(config)
-    check_disk(path, 4 * (3 * min(config.training.keep, 1 + config.training.updates // config.training.save_every) + 2) * weights)
     if on_cpu():
         scores = min(config.training.batch_tokens, _tokens(config)) * _entries(config)
         needed = 4 * (_COPIES * weights + scores) + _ITEM * _items(config)
         check_memory(needed, "This run", "make `model`, `vocabulary.size`, `training.batch_tokens` or `data` smaller")
+    check_disk(path, 4 * (3 * min(config.training.keep, 1 + config.training.updates // config.training.save_every) + 2) * weights)
 
 
 def files(data: DataConfig) -> Iterator[Path]:
@@ -65,7 +66,9 @@ def _entries(config: TranslationConfig) -> int:
 def _items(config: TranslationConfig) -> int:
     """Items of the embedded corpus, at the least."""
     made = config.data.embedded
-    return 0 if made is None else sum(part.pairs * (part.shortest + part.longest) // 2 for part in (made.train, made.valid, made.test))
+    return (
+        0 if made is None else sum(part.pairs * (part.shortest + part.longest) // 2 for part in (made.train, made.valid, made.test))
+    )
 
 
 def _tokens(config: TranslationConfig) -> int:
