@@ -284,8 +284,10 @@ def _run() -> int:
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="floater", standalone_mode=False)
         sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:
-        if stopping.asked():
+    except KeyboardInterrupt:  # typer has an exit code for it; here it comes before or after a command
+        code = _INTERRUPTED
+    except Exception as error:
+        if stopping.asked():  # many libraries turn Ctrl-C into an error of their own
             stopping.leave()
         if os.environ.get("FLOATER_TRACEBACK") == "1":
             traceback.print_exc()
@@ -300,7 +302,7 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _explain(error: BaseException) -> tuple[int, str]:
+def _explain(error: Exception) -> tuple[int, str]:
     """Exit code and message of an exception."""
     if isinstance(error, typer.TyperException):  # what typer itself finds wrong, which it would draw as a box of five lines
         asked = getattr(error, "ctx", None)
@@ -311,15 +313,18 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return 2, str(error)
     if isinstance(error, OSError):
         return 2, f"{error.filename or 'a file'} cannot be used: {error.strerror or error}."
-    if isinstance(error, KeyboardInterrupt):
-        return _INTERRUPTED, "stopped."
-    text = first_line(error) if isinstance(error, Exception) else ""
+    return _of_the_machine(error)
+
+
+def _of_the_machine(error: Exception) -> tuple[int, str]:
+    """The same where nobody has made a mistake, or we have."""
+    text = first_line(error)
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-        return 2, f"there is not enough memory: {text}; make the model, the batch or the length smaller."
+        return 2, f"there is not enough memory ({text}); make the model, the batch or the length smaller."
     if isinstance(error, RecursionError):
-        return 2, f"something that was read is nested too deeply: {text}; make it flatter."
+        return 2, f"something that was read is nested too deeply ({text}); make it flatter."
     if isinstance(error, typer.Abort):
-        return 2, "the input ended before it was complete."
+        return 2, "the input ended before it was complete; give all of it."
     return 1, (
         f"{type(error).__name__}: {text}. This is a defect of floater, not a mistake of yours; FLOATER_TRACEBACK=1 before the "
         "command shows where it arose, for a report."
