@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..errors import ArgumentError, RunError
+from ..errors import ArgumentError, RunError, brief, first_line
 from ..files import write_bytes
 
 POSITIONS = "positions.safetensors"
@@ -78,6 +78,8 @@ class Positions:
                 times, tables = file.get_tensor("times"), file.get_tensor("tables")
             about: dict[str, Any] = json.loads(metadata["positions"])
             trained = about["trained"]
+            if trained is not None and not 0 < int(trained) < 10**9:
+                raise ValueError(f"`trained` must be a length, but is {brief(trained)}")
             found = cls(
                 times.astype(np.float64),
                 tables.astype(np.float32),
@@ -86,10 +88,19 @@ class Positions:
                 str(about["description"]),
                 None if trained is None else int(trained),
             )
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path} is damaged: {error}; remove it, and `floater plot {folder}` makes it anew.") from None
+        except (SafetensorError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise RunError(
+                f"{path} is damaged: {first_line(error)}; remove it, and `floater plot {folder}` makes it anew."
+            ) from None
         shape = (len(found.sites), len(found.times))
-        if tables.ndim != 3 or tables.shape[:2] != shape or 0 in tables.shape or not np.isfinite(tables).all():
+        if (
+            times.ndim != 1
+            or not np.isfinite(found.times).all()
+            or tables.ndim != 3
+            or tables.shape[:2] != shape
+            or 0 in tables.shape
+            or not np.isfinite(tables).all()
+        ):
             raise RunError(
                 f"{path} must hold finite encodings [{shape[0]} sites, {shape[1]} times, dim], but holds {list(tables.shape)}; "
                 f"remove it, and `floater plot {folder}` makes it anew."
