@@ -42,6 +42,8 @@ def floater(
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100.")
 ]
+LONGEST_PLOT = 100_000
+"""Positions that can be drawn; a figure shows no more than some thousands of them one by one."""
 Workers = Annotated[int, typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own.")]
 
 
@@ -238,7 +240,9 @@ def plot(
     model: Annotated[Path, typer.Argument(help="A run folder, or a model that floater.save_pretrained wrote.")],
     kind: Annotated[str, typer.Option(help="heatmap, trajectory, similarity or spectrum.")] = "heatmap",
     site: Annotated[str, typer.Option(help='One site, e.g. "encoder block 1"; the first twelve unless given.')] = "",
-    length: Annotated[int | None, typer.Option(min=2, help="Positions; as many as the run keeps unless given.")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=2, max=LONGEST_PLOT, help="Positions; as many as the run keeps unless given.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="PNG or SVG file; <name>-<kind>.png unless given.")] = None,
 ) -> None:
     """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""

@@ -33,6 +33,7 @@ class Positions:
         kind: kind of the encoder.
         description: a few words.
         trained: length of the longest training example, None if not known.
+        every: of all positions, every so many-th is here.
     """
 
     times: NDArray[np.floating]
@@ -41,6 +42,7 @@ class Positions:
     kind: str
     description: str
     trained: int | None = None
+    every: int = 1
 
     def site(self, name: str) -> Positions:
         """One site alone."""
@@ -53,8 +55,17 @@ class Positions:
         """The first `length` positions."""
         return self._with(self.times[:length], self.tables[:, :length], self.sites)
 
+    def thinned(self, most: int) -> Positions:
+        """At most so many positions, evenly spaced from the first on."""
+        step = -(-len(self.times) // most)
+        if step <= 1:
+            return self
+        known = None if self.trained is None else -(-self.trained // step)
+        tables = self.tables[:, ::step]
+        return Positions(self.times[::step], tables, self.sites, self.kind, self.description, known, step * self.every)
+
     def _with(self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]) -> Positions:
-        return Positions(times, tables, sites, self.kind, self.description, self.trained)
+        return Positions(times, tables, sites, self.kind, self.description, self.trained, self.every)
 
     def write(self, folder: Path) -> Path:
         """Write `positions.safetensors` into a folder."""

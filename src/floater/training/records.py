@@ -100,7 +100,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None
     return found if isinstance(found, dict) else {}
 
