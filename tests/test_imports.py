@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "floater"
 ORDER = [
-    *("lazy", "errors", "files", "config", "recipes"),
+    *("lazy", "stopping", "errors", "files", "config", "recipes"),
     *("times", "ode", "dynamics", "encoders", "attach"),
     *("training", "tasks", "report", "experiments", "cli", "__main__"),
 ]

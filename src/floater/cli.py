@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import re
 import sys
 import time
+import traceback
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from .errors import ArgumentError, FloaterError, RunError
+from . import stopping
+from .errors import ArgumentError, FloaterError, RunError, first_line
 
 if TYPE_CHECKING:
     from .training.positions import Positions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-console = Console()
+console = Console(markup=False)  # what is printed are names of files and values, where [/red] is no markup
 
 
 def _version(wanted: bool) -> None:
@@ -36,14 +42,16 @@ def floater(
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100.")
 ]
-Workers = Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")]
+LONGEST_PLOT = 100_000
+"""Positions that can be drawn; a figure shows no more than some thousands of them one by one."""
+Workers = Annotated[int, typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own.")]
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, figures and the page.")] = Path("demo"),
-    updates: Annotated[int, typer.Option(min=2, help="Updates of each translator.")] = 600,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each model when updates are timed.")] = 12,
+    updates: Annotated[int, typer.Option(min=2, max=10**9, help="Updates of each translator.")] = 600,
+    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Turns of each model when updates are timed.")] = 12,
     workers: Workers = 2,
     again: Annotated[bool, typer.Option("--again", help="Train anew where the folder holds an earlier demo.")] = False,
 ) -> None:
@@ -88,10 +96,10 @@ def reproduce(
 
 
 def _folder_for(out: Path) -> None:
-    """Refuse a place that cannot become a folder, before any work."""
-    for place in (out, *out.parents):
-        if place.exists() and not place.is_dir():
-            raise ArgumentError(f"`--out` must be a folder or a new name, but {place} is a file.")
+    """Refuse a place that cannot become a folder with files in it, before any work."""
+    from .training.room import check_folder  # noqa: PLC0415
+
+    check_folder(out)
 
 
 def _seeds(text: str) -> list[int]:
@@ -117,7 +125,7 @@ def train(
     task = task_of(config, override or [])
     place = out or Path("runs") / config.stem
     _folder_for(place)
-    task.train(place, resume=resume, console=Console(stderr=True))
+    task.train(place, resume=resume, console=Console(stderr=True, markup=False))
 
 
 @app.command()
@@ -131,7 +139,7 @@ def compare(
     from .tasks.compare import compare_configs  # noqa: PLC0415
 
     _folder_for(out)
-    table = compare_configs(configs, override or [], out, resume=resume, console=Console(stderr=True))
+    table = compare_configs(configs, override or [], out, resume=resume, console=Console(stderr=True, markup=False))
     console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -147,7 +155,7 @@ def evaluate(
     target: Annotated[Path | None, typer.Option(help="Their references.")] = None,
     length_bins: Annotated[str, typer.Option(help="Edges of bins of source length in tokens, e.g. 80,100,120,140.")] = "",
     paper_bleu: Annotated[bool, typer.Option("--paper-bleu", help="Also the paper's tokenised BLEU.")] = False,
-    beam: Annotated[int | None, typer.Option(min=1, help="Width of the beam; the run's unless given.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Width of the beam; the run's unless given.")] = None,
     against: Annotated[Path | None, typer.Option(help="Another run: paired bootstrap of this one against it.")] = None,
     model: Annotated[
         Path | None, typer.Option(help="Weights to use instead of the run's, e.g. from `floater average --out`.")
@@ -180,7 +188,7 @@ def translate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     input: Annotated[Path | None, typer.Option(help="File to translate, one sentence a line; standard input unless given.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write; standard output unless given.")] = None,
-    beam: Annotated[int | None, typer.Option(min=1, help="Width of the beam; the run's unless given.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Width of the beam; the run's unless given.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Lines that are sorted by length and translated together.")] = 1000,
     model: Annotated[
         Path | None, typer.Option(help="Weights to use instead of the run's, e.g. from `floater average --out`.")
@@ -201,7 +209,7 @@ def average(
     """Average the weights of the last checkpoints of a run."""
     from .tasks.translation import commands  # noqa: PLC0415
 
-    console.print(f"wrote {commands.average(run, last, out)}", highlight=False)
+    console.print(f"wrote {commands.average(run, last, out)}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -232,7 +240,9 @@ def plot(
     model: Annotated[Path, typer.Argument(help="A run folder, or a model that floater.save_pretrained wrote.")],
     kind: Annotated[str, typer.Option(help="heatmap, trajectory, similarity or spectrum.")] = "heatmap",
     site: Annotated[str, typer.Option(help='One site, e.g. "encoder block 1"; the first twelve unless given.')] = "",
-    length: Annotated[int | None, typer.Option(min=2, help="Positions; as many as the run keeps unless given.")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=2, max=LONGEST_PLOT, help="Positions; as many as the run keeps unless given.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="PNG or SVG file; <name>-<kind>.png unless given.")] = None,
 ) -> None:
     """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""
@@ -262,29 +272,100 @@ def _positions(model: Path, length: int | None) -> Positions:
 
 
 def main() -> None:
-    """Entry point: mistakes of the user end in one line and exit code 2."""
+    """Entry point: mistakes of the user end in one line and exit code 2, Ctrl-C in one line and 130."""
+    stopping.listen()
+    try:
+        code = _run()
+    finally:
+        stopping.rest()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command; whichever way it ends is an exit code, with one line on stderr where something is wrong."""
     started = time.perf_counter()
+    _prepare_output()
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="floater", standalone_mode=False)
-    except typer.TyperException as error:  # what typer itself finds wrong, which it would draw as a box of five lines
+        sys.stdout.flush()
+    except KeyboardInterrupt:  # typer has an exit code for it; here it comes before or after a command
+        code = _INTERRUPTED
+    except Exception as error:
+        if stopping.asked():  # many libraries turn Ctrl-C into an error of their own
+            stopping.leave()
+        if os.environ.get("FLOATER_TRACEBACK") == "1":
+            traceback.print_exc()
+        code, words = _explain(error)
+        _tell(words)
+        _drop_output()
+        return code
+    if code == _INTERRUPTED:
+        if stopping.asked():
+            stopping.leave()
+        _tell(f"stopped after {time.perf_counter() - started:.0f} s.")
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """Exit code and message of an exception."""
+    if isinstance(error, typer.TyperException):  # what typer itself finds wrong, which it would draw as a box of five lines
         asked = getattr(error, "ctx", None)
         hint = f" See `{asked.command_path} --help`." if asked is not None else ""
         words = str(getattr(error, "format_message", error.__str__)())
-        _fail(words.rstrip(".?") + ("?" if words.endswith("?") else ".") + hint)
-    except FloaterError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}.")
-    else:
-        if code == _INTERRUPTED:
-            typer.echo(f"floater: stopped after {time.perf_counter() - started:.0f} s.", err=True)
-        sys.exit(code if isinstance(code, int) else 0)
+        return 2, words.rstrip(".?") + ("?" if words.endswith("?") else ".") + hint
+    if isinstance(error, FloaterError):
+        return 2, str(error)
+    if isinstance(error, OSError):
+        return 2, f"{error.filename or 'a file'} cannot be used: {error.strerror or error}."
+    return _of_the_machine(error)
 
 
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"floater: {message}", err=True)
-    sys.exit(2)
+def _of_the_machine(error: Exception) -> tuple[int, str]:
+    """The same where nobody has made a mistake, or we have."""
+    text = first_line(error)
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return 2, f"there is not enough memory ({text}); make the model, the batch or the length smaller."
+    if isinstance(error, RecursionError):
+        return 2, f"something that was read is nested too deeply ({text}); make it flatter."
+    if isinstance(error, typer.Abort):
+        return 2, "the input ended before it was complete; give all of it."
+    return 1, (
+        f"{type(error).__name__}: {text}. This is a defect of floater, not a mistake of yours; FLOATER_TRACEBACK=1 before the "
+        "command shows where it arose, for a report."
+    )
 
 
+def _prepare_output() -> None:
+    """Names of files may hold bytes that are no text, and a program may be started without an output: neither is an error."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open as long as the process runs)
+    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        unicode = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        sys.stdout.reconfigure(errors="surrogateescape" if unicode else "backslashreplace")
+
+
+def _drop_output() -> None:
+    """Forget what could not be written, so that Python does not complain about it once more at its end."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(message: str) -> None:
+    """Write one line to stderr, whatever the message holds."""
+    line = _CONTROL.sub(lambda found: repr(found.group())[1:-1], _BREAK.sub(" ", message.strip()))
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    with contextlib.suppress(OSError, ValueError):
+        typer.echo(f"floater: {line}", err=True)
+
+
+_BREAK = re.compile(r"\s*[\n\r\v\f\x85\u2028\u2029]\s*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_LONGEST_LINE = 2000
 _INTERRUPTED = 130
 """What typer returns after Ctrl-C."""
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "Unable to allocate", "bad allocation")
+"""What torch and numpy say, whose errors of this kind have many classes."""

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .errors import ConfigError
+from .errors import ConfigError, brief
 
 
 class Config(BaseModel):
@@ -15,7 +15,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, *unnamed: Any, **settings: Any) -> None:
+    def __init__(self, /, *unnamed: Any, **settings: Any) -> None:
         if unnamed:
             name, keys = type(self).__name__, (key for key in type(self).model_fields if key not in settings)
             named = settings | (unnamed[0] if isinstance(unnamed[0], dict) else dict(zip(keys, unnamed, strict=False)))
@@ -49,4 +49,4 @@ def explain(config: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{config.__name__} needs a value for `{key}`, but none was given.{more}"
     reason = first["msg"][0].lower() + first["msg"][1:]
-    return f"`{key}` of {config.__name__}: {reason}, but is {first['input']!r}.{more}"
+    return f"`{key}` of {config.__name__}: {reason}, but is {brief(first['input'])}.{more}"

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from floater.errors import RunError
+from floater.errors import DataError, RunError
 from floater.experiments.arms import Arm, embedded
-from floater.experiments.machine import run_all
+from floater.experiments.machine import Job, run_all, side_by_side
+from floater.training import room
 from floater.training.records import RunFolder
 
 QUIET = Console(quiet=True)
@@ -88,3 +92,71 @@ def test_a_killed_run_leaves_no_worker_behind_and_goes_on(tmp_path: Path) -> Non
     assert folder.facts()["updates"] == 60
     assert len(folder.facts()["commands"]) == 2
     assert {row["step"] for row in folder.metrics() if "loss" in row} == set(range(1, 61))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Work that does nothing for a while, fails, or dies."""
+
+    label: str
+    seconds: float = 0.0
+    error: Exception | None = None
+    killed: bool = False
+    odd: bool = False
+    total: int = 1
+
+    def step(self) -> tuple[int, str]:
+        return 0, ""
+
+    def perform(self, console: Console | None = None) -> None:
+        if self.killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(self.seconds)
+        if self.odd:
+            raise Unportable(1, 2)
+        if self.error is not None:
+            raise self.error
+
+
+class Unportable(Exception):
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+@pytest.mark.parametrize(
+    ("fails", "kind", "message"),
+    [
+        (Waits("wrong", error=DataError("x.txt must be a text file, but there is none.")), DataError, "x.txt must be a text file"),
+        (Waits("odd", odd=True), RuntimeError, "1 and 2"),
+        (Waits("long", error=DataError("x" * 10**6)), DataError, "xxx"),
+        (Waits("dies", killed=True), RunError, "The process of dies was killed by signal 9, perhaps for lack of memory"),
+    ],
+)
+def test_a_job_that_fails_ends_the_others_at_once(fails: Waits, kind: type[Exception], message: str) -> None:
+    begun = time.perf_counter()
+    with pytest.raises(kind, match=message):
+        side_by_side([Waits("[/red] slow", 300), fails, Waits("never begins", 300)], 2, QUIET)
+    assert time.perf_counter() - begun < 60, "nobody may wait for what still runs"
+    assert not multiprocessing.active_children()
+
+
+def test_jobs_take_turns() -> None:
+    side_by_side([Waits(str(number)) for number in range(3)], 2, Console(quiet=True, force_terminal=True))
+    assert not multiprocessing.active_children()
+
+
+def test_what_is_missing_is_said_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = settings("sinusoidal", "learned")
+    (tmp_path / "there.txt").write_text("a\n", encoding="utf-8")
+    there = {"source": tmp_path / "there.txt", "target": tmp_path / "there.txt"}
+    files = {"source": "en", "target": "de", "train": there, "valid": there, "test": {**there, "target": tmp_path / "gone.txt"}}
+    made["learned"]["data"] = files
+    monkeypatch.setattr(Job, "perform", lambda *_: pytest.fail("nothing may start"))
+    arms = [Arm("sinusoidal", "one"), Arm("learned", "two")]
+    with pytest.raises(DataError, match=r"gone\.txt must be a text file, but there is none"):
+        run_all(arms, made, [0], tmp_path / "out", workers=1, console=QUIET)
+    made["learned"]["data"] = {**files, "test": there}
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda place: SimpleNamespace(free=1000))
+    with pytest.raises(RunError, match=r"needs about .*, but its disk has 1 kB left; make room"):
+        run_all(arms, made, [0], tmp_path / "out", workers=1, console=QUIET)
+    assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from floater import cli
+from floater.encoders import FlowConfig, LearnedConfig, RecurrentConfig
 from floater.errors import ArgumentError, FloaterError
-from floater.experiments.arms import Arm, Sources
+from floater.experiments.arms import SCALES, Arm, Scale, Sources
 from floater.experiments.checking import build_empty
 from floater.experiments.item import Order, Training
 from floater.experiments.reproduce import ITEMS, reproduce
+from floater.experiments.understanding import Comparisons
 from floater.report.results import Mean, Paper, Results
 from floater.tasks.translation.model import position_parameters
 
@@ -115,11 +118,118 @@ def test_the_papers_sizes_build_without_memory(name: str, arm: str, parameters: 
     assert counted - position_parameters(model) == base
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", ITEMS)
-def test_configs_of_every_scale_resolve(name: str, scale: str, capsys: pytest.CaptureFixture[str]) -> None:
-    reproduce(name, scale, Path("unused"), seeds=[0], workers=1, console=Console(width=200), check_only=True)
-    assert ITEMS[name].title in capsys.readouterr().out
+TABLE_2 = ("sinusoidal", "sinusoidal-blocks", "learned", "learned-blocks", "flow", "flow-blocks", "flow-qkv")
+TABLE_6 = tuple(f"recurrent-{layers}-{input}" for input in ("scalar", "vector") for layers in (1, 2))
+FIGURE_3 = ("sinusoidal", "learned", "recurrent", "rotary", "flow-blocks", "flow-qkv-scratch")
+TRICKS = ("kept", "seldom", "tricks", "small-weights", "frozen", "rk4", "rk4-tricks")
+ARMS = {
+    ("nmt", "smoke"): (*TABLE_2, "sinusoidal-more"),
+    ("nmt", "small"): (*TABLE_2, "sinusoidal-more"),
+    ("nmt", "paper"): TABLE_2,
+    **{("rnn", scale): ("flow-blocks", *TABLE_6) for scale in SCALES},
+    **{("s2l", scale): FIGURE_3 for scale in SCALES},
+    **{("heatmaps", scale): ("sinusoidal", "learned", "flow-blocks", "recurrent-1-scalar") for scale in SCALES},
+    **{("efficiency", scale): ("sinusoidal", "flow-blocks", *TRICKS) for scale in SCALES},
+}
+"""The arms that have a config, by item and scale: a file that goes missing or that is added shows here."""
+SIZES = {"smoke": (32, 1), "small": (128, 4), "paper": (512, 6)}
+"""Dimensions and layers of the translators."""
+UPDATES = {"smoke": 30, "small": 2000, "paper": 100_000}
+
+
+def test_every_item_is_accounted_for() -> None:
+    trained = {name for name, item in ITEMS.items() if isinstance(item, Training)}
+    assert {name for name, _ in ARMS} == trained
+    assert {name for name, item in ITEMS.items() if isinstance(item, Comparisons)} == {"glue", "race", "squad"}
+    assert set(ITEMS) - trained == {"capabilities", "glue", "race", "squad"}
+
+
+@pytest.mark.parametrize(("name", "scale"), ARMS)
+def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
+    item = trained(name)
+    order = Order(scale, Path("unused"), [0], 1, QUIET)
+    arms = item.chosen(order)
+    assert sorted(arm.key for arm in arms) == sorted(ARMS[name, scale])
+    found = item.configs(scale, order)
+    assert list(found) == [arm.name for arm in arms]
+    updates = 800 if (name, scale) == ("efficiency", "small") else UPDATES[scale]
+    for arm in arms:
+        config = found[arm.name]
+        size = config.model.size()
+        assert (size["dim"], size["layers"]) == ((128, 3) if (name, scale) == ("s2l", "small") else SIZES[scale]), arm.key
+        assert config.training.updates == (50_000 if (arm.key, scale) == ("flow-qkv", "paper") else updates), arm.key
+        assert ("flow" in arm.key or arm.key in TRICKS) == isinstance(config.positions.encoder, FlowConfig), arm.key
+        assert arm.key.startswith("recurrent") == isinstance(config.positions.encoder, RecurrentConfig), arm.key
+        assert arm.key.startswith("learned") == isinstance(config.positions.encoder, LearnedConfig), arm.key
+
+
+@pytest.mark.parametrize(("name", "scale"), [key for key in ARMS if key[1] != "smoke"])
+def test_check_shows_a_row_an_arm(name: str, scale: Scale) -> None:
+    item = trained(name)
+    (table,) = item.check(Order(scale, Path("unused"), [0], 1, QUIET)).tables
+    names = {arm.key: arm.name for arm in item.arms}
+    assert sorted(str(row[0]) for row in table.rows) == sorted(names[key] for key in ARMS[name, scale])
+    assert all(isinstance(row[2], int) and row[2] > 1_000_000 for row in table.rows)
+    assert ("left out" in table.note) == (len(item.arms) > len(ARMS[name, scale]))
+
+
+GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
+COMPARED = {
+    ("glue", "small"): dict.fromkeys(GLUE, (3, 16)),
+    ("glue", "paper"): {key: (10, 32 if key in ("sst2", "qqp", "mnli", "qnli") else 16) for key in GLUE},
+    ("race", "small"): {"small": (2, 8)},
+    ("race", "paper"): {"roberta-base": (4, 16)},
+    ("squad", "small"): {"small": (2, 16), "small-v2": (2, 16)},
+    ("squad", "paper"): {"roberta-base": (2, 48)},
+}
+"""Epochs and batch of each comparison."""
+
+
+@pytest.mark.parametrize(("name", "scale"), COMPARED)
+def test_comparisons_of_every_scale_resolve(name: str, scale: Scale) -> None:
+    item = ITEMS[name]
+    assert isinstance(item, Comparisons)
+    order = Order(scale, Path("unused"), [0, 7], 1, QUIET)
+    jobs = item.jobs(order)
+    trainings = {job.path.name: job.task.config.training for job in jobs}
+    assert {key: (found.epochs, found.batch) for key, found in trainings.items()} == COMPARED[name, scale]
+    assert all(job.task.config.compare.seeds == (0, 7) for job in jobs)
+    (table,) = item.check(order).tables
+    assert [row[0] for row in table.rows] == [job.label for job in jobs]
+
+
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, find: str, change: str) -> None:
+    """A copy of all configs with one of them changed, in a folder that is looked at first."""
+    copied = tmp_path / "configs"
+    shutil.copytree(Path(__file__).parents[2] / "configs", copied)
+    text = (copied / name).read_text(encoding="utf-8")
+    assert find in text
+    (copied / name).write_text(text.replace(find, change, 1), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("check_only", [True, False])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("positoins:", "has no key `positoins`"),
+        ("positions: [", "not valid YAML"),
+        ("model: {dim: 7}\npositions:", "`dim` must be even"),
+    ],
+)
+def test_a_typo_in_the_config_of_an_arm_is_an_error_not_a_missing_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_only: bool, change: str, message: str
+) -> None:
+    broken(tmp_path, monkeypatch, "translation/s2l/flow-blocks.yaml", "positions:", change)
+    with pytest.raises(FloaterError, match=message):
+        reproduce("s2l", "small", tmp_path / "out", seeds=[0], workers=1, console=QUIET, check_only=check_only)
+    assert not (tmp_path / "out").exists()
+
+
+def test_arms_of_an_item_with_one_config_are_its_own_alone() -> None:
+    for scale in SCALES:
+        with pytest.raises(ArgumentError, match="must be among sinusoidal, flow-blocks, kept"):
+            trained("efficiency").chosen(Order(scale, Path("unused"), [0], 1, QUIET, ["sinusoidl"]))
 
 
 def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:

@@ -129,8 +129,33 @@ def test_step_size_underflow_at_a_jump_no_step_can_resolve() -> None:
 
 
 def test_step_size_underflow_of_a_tolerance_too_fine_for_float32() -> None:
-    with pytest.raises(StepSizeUnderflow, match=r"loosen rtol/atol or solve in float64 \(rtol=1e-25 is too fine"):
-        floater.solve(lambda t, p: torch.sin(p), ONE, torch.tensor([2.0]), solver=Dopri5(rtol=1e-25, atol=1e-25))
+    law, begin = floater.MLPDynamics(16), torch.randn(3, 16)
+    with pytest.raises(StepSizeUnderflow, match=r"loosen rtol/atol or solve in float64 \(rtol=1e-12 is too fine"):
+        floater.solve(law, begin, torch.tensor([2.0]), solver=Dopri5(rtol=1e-12, atol=1e-12))
+
+
+@pytest.mark.parametrize("rtol", [1e-300, 1e-25])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_tolerance_that_no_number_resolves_is_refused_at_once(rtol: float, dtype: torch.dtype) -> None:
+    law = lambda t, p: torch.sin(p)  # noqa: E731
+    for call in (floater.solve, floater.trajectory):
+        with pytest.raises(ArgumentError, match=rf"`rtol` of Dopri5 must be at least .* but is {rtol:g}, which is too fine"):
+            call(law, ONE.to(dtype), torch.tensor([2.0]) if call is floater.solve else 2.0, solver=Dopri5(rtol=rtol))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("size", [1e20, 1e30, 1e37])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dynamics_that_are_huge_at_once_are_called_so(size: float, dtype: torch.dtype) -> None:
+    dynamics = floater.MLPDynamics(16).to(dtype)
+    with torch.no_grad():
+        list(dynamics.parameters())[-1].fill_(size)
+    with pytest.raises(StepSizeUnderflow, match=r"the dynamics are too large there \(\|h\| up to 1\.0e\+\d\d\).*lower the weights"):
+        floater.solve(dynamics, torch.zeros(2, 16, dtype=dtype), torch.tensor([0.0, 1.0]))
+
+
+def test_finite_dynamics_whose_sum_overflows_are_not_called_infinite() -> None:
+    with pytest.raises(StateOverflow, match=r"the dynamics are as large as 1.0e\+38 at the very first time"):
+        floater.solve(lambda t, p: torch.full_like(p, 1e38), torch.zeros(2, 16), torch.tensor([0.0, 1.0]))
 
 
 @pytest.mark.parametrize("tiny", [1e-80, 1e-300])

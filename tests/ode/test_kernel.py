@@ -53,6 +53,31 @@ def test_the_kernel_takes_the_steps_that_tensor_operations_take(
     assert bool((apart.median(0).values <= bound).all()), apart
 
 
+@pytest.mark.parametrize(("before", "after"), [("1", "0"), ("0", "1")])
+def test_the_switch_acts_on_new_solves_and_leaves_those_alone_that_have_begun(
+    monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    """A trajectory that goes on, and a gradient that goes back, after FLOATER_KERNEL has changed: the same bits as without."""
+
+    def made(change: bool) -> list[Tensor]:
+        monkeypatch.setenv("FLOATER_KERNEL", before)
+        torch.manual_seed(0)
+        dynamics = floater.MLPDynamics(32)
+        initial = torch.randn(5, 32, requires_grad=True)
+        path = floater.trajectory(dynamics, initial, end=2.0)
+        first = path(torch.arange(20) * 0.1)
+        if change:
+            monkeypatch.setenv("FLOATER_KERNEL", after)
+        later = path(torch.arange(90) * 0.1)
+        return [first.detach(), later.detach(), *torch.autograd.grad(later.sum(), (initial, *dynamics.parameters()))]
+
+    for ours, theirs in zip(made(True), made(False), strict=True):
+        assert torch.equal(ours, theirs)
+    monkeypatch.setenv("FLOATER_KERNEL", after)
+    wanted = compiled.CompiledField if after == "1" else PerceptronField
+    assert compiled.fastest(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is wanted
+
+
 def test_bits_do_not_depend_on_the_number_of_threads(threads: None) -> None:
     made = []
     for count in (1, 2, 3):

@@ -16,13 +16,17 @@ import floater
 from floater.attach import Attachment
 from floater.cli import main
 from floater.encoders import EncoderConfig
-from floater.errors import ArgumentError
+from floater.errors import ArgumentError, FloaterError
+from floater.report import plots
 from floater.tasks.translation import run
 from floater.tasks.translation.config import TranslationConfig
+from floater.training import room
 from floater.training.positions import POSITIONS, Positions
 from floater.training.recording import encodings, load
 from floater.training.records import RunFolder
 from translation.corpora import settings
+
+from .folders import circle
 
 
 def marian() -> MarianMTModel:
@@ -163,6 +167,7 @@ def test_every_kind_of_figure_of_a_model(kind: str, trained: Path, tmp_path: Pat
     [
         (["--kind", "pie"], "`kind` must be one of heatmap, trajectory, similarity, spectrum, but is 'pie'"),
         (["--out", "figure.bmp"], "`out` must end in .png or .svg, but is 'figure.bmp'"),
+        (["--length", "10000000"], "Invalid value for '--length': Input should be less than or equal to 100000"),
         (["--site", "cellar"], "`site` must be one of 'encoder block 1', 'decoder block 1', but is 'cellar'"),
     ],
 )
@@ -186,3 +191,33 @@ def test_a_class_that_transformers_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["os.system"]}')
     with pytest.raises(ArgumentError, match=r"must hold a model of transformers, but names the class 'os\.system'"):
         load(tmp_path)
+
+
+def test_tables_that_memory_has_no_room_for_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = attached(floater.FlowConfig(), "blocks")
+    monkeypatch.setattr(room, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(made, "site_tables", lambda length: pytest.fail("nothing may be computed"))
+    with pytest.raises(FloaterError, match=r"10,000 positions at \d+ sites of \d+ dimensions would take .* memory, but 500 kB may"):
+        encodings(made, 10_000)
+
+
+@pytest.mark.parametrize(("kind", "drawn"), [("heatmap", 4000), ("trajectory", 4000), ("similarity", 2000), ("spectrum", 20_000)])
+def test_long_tables_are_thinned_and_say_so(kind: str, drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = circle(1, 20_000, 2, trained=7000)
+    seen: list[tuple[int, Positions]] = []
+    draw = plots.KINDS[kind]
+
+    def watched(figure: Any, axis: Any, table: Any, positions: Positions) -> None:
+        draw(figure, axis, table, positions)
+        seen.append((len(table), positions))
+
+    titles: list[str] = []
+    monkeypatch.setitem(plots.KINDS, kind, watched)
+    monkeypatch.setattr(plots.Figure, "suptitle", lambda figure, words, **more: titles.append(words))
+    plots.plot(long, kind, tmp_path / "figure.svg", title="Long")
+    ((rows, positions),) = seen
+    assert rows == drawn
+    every = 20_000 // drawn
+    assert (positions.every, positions.trained) == (every, 7000 // every)
+    assert np.array_equal(positions.tables, long.tables[:, ::every])
+    assert (f"every {every}. position" in titles[-1]) == (every > 1)

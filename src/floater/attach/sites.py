@@ -34,7 +34,7 @@ class Sites(Config):
     targets: dict[str, str] | None = None
     """Places by pattern, for architectures without a layout (see `layout_of`)."""
 
-    def __init__(self, kind: str, *unnamed: Any, **settings: Any) -> None:
+    def __init__(self, /, kind: str, *unnamed: Any, **settings: Any) -> None:
         if kind not in KINDS:
             raise ArgumentError(f"`sites` must be one of {', '.join(map(repr, KINDS))}, but is {kind!r}.")
         super().__init__(*unnamed, kind=kind, **settings)

@@ -90,12 +90,16 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
     return merge(base, changes)
 
 
+def _config(name: str) -> Path | None:
+    places = [Path("configs"), Path(__file__).parents[3] / "configs"]
+    return next((place / name for place in places if (place / name).is_file()), None)
+
+
 def configs(name: str) -> Path:
     """A file below `configs/`, of the present folder or of the clone that this package is used from."""
-    places = [Path("configs"), Path(__file__).parents[3] / "configs"]
-    for place in places:
-        if (place / name).is_file():
-            return place / name
+    found = _config(name)
+    if found is not None:
+        return found
     raise ConfigError(f"configs/{name} must be a config file, but there is none; run this in a clone of the project.")
 
 
@@ -118,12 +122,22 @@ class Sources:
     positions: str | None = None
     hurried: Mapping[str, Any] = field(default_factory=dict)
 
+    def offers(self, arm: Arm, scale: Scale) -> bool:
+        """Whether there are settings for an arm at a scale; whether they are right is another question."""
+        if scale == "smoke":
+            return (self.positions or arm.key) in POSITIONS
+        return _config(self._file(arm, scale)) is not None
+
+    def by_key(self, scale: Scale) -> bool:
+        """Whether each arm has settings of its own at a scale, so that there may be more arms than an item lists."""
+        return self.positions is None if scale == "smoke" else "{key}" in (self.small if scale == "small" else self.paper)
+
+    def _file(self, arm: Arm, scale: Scale) -> str:
+        return (self.small if scale == "small" else self.paper).format(key=arm.key)
+
     def settings(self, arm: Arm, scale: Scale, overrides: Sequence[str] = ()) -> dict[str, Any]:
         """The settings of an arm at a scale, without seed and warm start."""
-        if scale == "smoke":
-            found = embedded(self.positions or arm.key)
-        else:
-            found = read(configs((self.small if scale == "small" else self.paper).format(key=arm.key)))
+        found = embedded(self.positions or arm.key) if scale == "smoke" else read(configs(self._file(arm, scale)))
         found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
         found.pop("init_from", None)
         return changed(found, overrides)

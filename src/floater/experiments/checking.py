@@ -55,9 +55,13 @@ def check(item: Training, order: Order) -> Results:
                 f"{training.updates:,} × {training.batch_tokens * training.accumulate:,} tokens",
             ]
         )
+    left = item.left_out(order)
     table = Table(
         title=f"{item.title}, scale {order.scale}: checked, not trained",
-        note="Built on the device meta: all shapes, no memory. Of the law: without starting points, as the paper counts.",
+        note=(
+            "Built on the device meta: all shapes, no memory. Of the law: without starting points, as the "
+            f"paper counts.{' ' if left else ''}{left}"
+        ),
         columns=["arm", "size", "parameters", "for positions", "of the law", "paper, of the law", "updates"],
         rows=rows,
     )

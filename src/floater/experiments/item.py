@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..errors import ArgumentError, ConfigError
+from ..errors import ArgumentError
 from ..report.results import Results
 from ..tasks.translation.config import TranslationConfig
 from .arms import Arm, Scale, Sources
@@ -79,17 +79,18 @@ class Training(Item):
         for arm in found:
             if arm.after is not None and arm.after not in order.keys:
                 raise ArgumentError(f"`--arms` must have {arm.after} too, from which {arm.key} is warm-started.")
-            if arm.key not in known and not self.offered(arm, order.scale):
+            if arm.key not in known and not (self.sources.by_key(order.scale) and self.offered(arm, order.scale)):
                 raise ArgumentError(f"`--arms` must be among {', '.join(known)}, but has {arm.key!r}.")
         return found
 
     def offered(self, arm: Arm, scale: Scale) -> bool:
-        """Whether there is a config of this arm at a scale."""
-        try:
-            self.sources.settings(arm, scale)
-        except (ConfigError, KeyError):
-            return False
-        return True
+        """Whether there is a config of this arm at a scale; one that is there and wrong raises when it is read."""
+        return self.sources.offers(arm, scale)
+
+    def left_out(self, order: Order) -> str:
+        """Which of its arms have no config at a scale, in words; nothing where all have one, or some were chosen."""
+        names = [arm.name for arm in self.arms if not order.keys and not self.offered(arm, order.scale)]
+        return f"left out, without a config at the scale {order.scale}: {'; '.join(names)}" if names else ""
 
     def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
         """The settings of the runs it needs, by name, warm starts left out."""
@@ -108,6 +109,8 @@ class Training(Item):
     def runs(self, order: Order) -> tuple[list[Arm], Runs]:
         """Make the runs of an order."""
         arms = self.chosen(order)
+        if left := self.left_out(order):
+            order.console.print(left, highlight=False, markup=False)
         settings = {arm.key: self.sources.settings(arm, order.scale, order.overrides) for arm in arms}
         return arms, run_all(
             arms, settings, order.seeds, order.folder, workers=order.workers, console=order.console, apart=self.apart

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import signal
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..errors import RunError
 from ..recipes import read
+from ..tasks.translation.checking import check_inputs
 from ..tasks.translation.config import TranslationConfig
 from ..training.records import CONFIG, RunFolder
+from ..training.room import check_folder
+from ..training.start import check_start
 from .arms import Arm
 
 Runs = dict[str, list[RunFolder]]
 """The runs of each arm, by key, one a seed."""
 _LOOK = 0.5  # seconds between two looks at the runs
+_PATIENCE = 0.7  # seconds that a process has to end once it was told to
 
 
 class Work(Protocol):
@@ -80,6 +88,13 @@ class Job:
             return step, "translating the test set"
         return step, f"loss {losses[-1]:.2f}" if losses else "reading and encoding"
 
+    def check(self) -> None:
+        """Raise what would stop this run, as far as it can be known before: a missing file, no room, other settings than before."""
+        check_inputs(self.config, self.path)
+        if (self.path / CONFIG).is_file() and self.config.init_from is None:
+            before = TranslationConfig(**read(self.path / CONFIG)).dump()
+            check_start(RunFolder(self.path), self.config.dump(), before, resume=True, console=Console(quiet=True))
+
     def perform(self, console: Console | None = None) -> None:
         """Make the run, or go on with it; its test set is translated at the end."""
         from ..tasks.translation import run  # noqa: PLC0415  (a worker imports it, the parent need not)
@@ -117,8 +132,12 @@ def run_all(
         console: where to tell what happens.
         apart: give each run a process of its own also where they are made one at a time.
     """
+    check_folder(folder)
     several = len(seeds) > 1
     jobs = {(arm.key, seed): job_of(arm, settings[arm.key], seed, folder, several=several) for arm in arms for seed in seeds}
+    for job in jobs.values():
+        if not job.finished():
+            job.check()
     waves = [[jobs[arm.key, seed] for seed in seeds for arm in arms if (arm.after is None) == first] for first in (True, False)]
     for wave in waves:
         _wave(wave, workers, apart, console)
@@ -129,46 +148,135 @@ def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> N
     todo = [job for job in jobs if not job.finished()]
     kept = len(jobs) - len(todo)
     if kept:
-        console.print(f"{kept} of {len(jobs)} runs were finished earlier and are kept", highlight=False)
+        console.print(f"{kept} of {len(jobs)} runs were finished earlier and are kept", highlight=False, markup=False)
     if workers == 1 and not (apart and "RANK" not in os.environ):  # under accelerate all processes make each run together
         for job in todo:
-            console.print(f"training {job.label} …", highlight=False)
+            console.print(f"training {job.label} …", highlight=False, markup=False)
             job.perform(Console(quiet=True) if os.environ.get("RANK", "0") != "0" else console)
     elif todo:
         side_by_side(todo, workers, console)
 
 
 def side_by_side(jobs: Sequence[Work], workers: int, console: Console) -> None:
-    """Several at a time, each in its own process, with a bar for each."""
-    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, initializer=_watch_parent, max_tasks_per_child=1)
-    with _bars(console) as bars, pool:
-        tasks: list[tuple[Work, TaskID, Future[None]]] = [
-            (job, bars.add_task(job.label, total=job.total, words="waiting"), pool.submit(job.perform)) for job in jobs
-        ]
-        told: set[str] = set()
-        while True:
-            for job, task, future in tasks:
-                if future.done() and job.label not in told:
-                    told.add(job.label)
-                    future.result()
-                    bars.update(task, completed=job.total, words="done")
+    """Several at a time, each in its own process, with a bar for each.
+
+    However this ends (a job that fails, Ctrl-C), no process is left and none is started any more: what a run has written so far
+    is whole, and it goes on from there.
+    """
+    waiting = deque(jobs)
+    running: list[_Worker] = []
+    with _bars(console) as bars:
+        tasks = {id(job): bars.add_task(job.label, total=job.total, words="waiting") for job in jobs}
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    running.append(_Worker(waiting.popleft()))
+                for worker in [one for one in running if one.ended()]:
+                    running.remove(worker)
+                    worker.result()
+                    bars.update(tasks[id(worker.job)], completed=worker.job.total, words="done")
                     if not console.is_terminal:
-                        console.print(f"trained and tested {job.label}", highlight=False)
-                elif future.running() and not future.done():
-                    step, words = job.step()
-                    bars.update(task, completed=step, words=words)
-            if len(told) == len(tasks):
-                return
-            time.sleep(_LOOK)
+                        console.print(f"trained and tested {worker.job.label}", highlight=False, markup=False)
+                if console.is_terminal:
+                    for worker in running:
+                        step, words = worker.job.step()
+                        bars.update(tasks[id(worker.job)], completed=step, words=words)
+                wait([sign for worker in running for sign in worker.signs], _LOOK)
+        finally:
+            for worker in running:
+                worker.stop()
+            for worker in running:
+                worker.bury()
+
+
+class _Worker:
+    """A process that does one job and hands over how it ended."""
+
+    def __init__(self, job: Work) -> None:
+        self.job = job
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        self._inbox, outbox = context.Pipe(duplex=False)
+        self._process = context.Process(target=_perform, args=(job, outbox))
+        with _without_interrupts():
+            self._process.start()
+        outbox.close()
+        self.signs: list[Any] = [self._inbox, self._process.sentinel]
+
+    def ended(self) -> bool:
+        """Whether the job is done, or its process over."""
+        return self._inbox.poll() or not self._process.is_alive()
+
+    def result(self) -> None:
+        """Raise what the job raised, or that its process died."""
+        try:
+            error = self._inbox.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            error = self._died()
+        self.bury()
+        if error is not None:
+            raise error
+
+    def _died(self) -> RunError:
+        code = self._process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        why = ", perhaps for lack of memory" if code == -9 else ""
+        return RunError(f"The process of {self.job.label} {how}{why}, before it was done; the same command goes on with it.")
+
+    def stop(self) -> None:
+        """Ask the process to end."""
+        self._process.terminate()
+
+    def bury(self) -> None:
+        """Wait until it has ended, by force if need be."""
+        self._process.join(_PATIENCE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(_PATIENCE)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that never see Ctrl-C, which a terminal sends to all: their parent ends them. Ours waits meanwhile."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _perform(job: Work, outbox: Connection) -> None:
+    """What a worker does."""
+    _watch_parent()
+    error: BaseException | None = None
+    try:
+        job.perform()
+    except BaseException as raised:
+        error = raised
+    outbox.send(None if error is None else _portable(error))
+    outbox.close()
+    if error is not None:
+        os._exit(1)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """An exception that another process can raise; one that cannot be pickled becomes its text."""
+    try:
+        found = pickle.loads(pickle.dumps(error))
+        return error if type(found) is type(error) and str(found) == str(error) else RuntimeError(str(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def _bars(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}"),
+        TextColumn("{task.fields[words]}", markup=False),
         TimeElapsedColumn(),
         console=console,
         disable=not console.is_terminal,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .activations import Activation
 from .fields import Attempt, Reverse
-from .native import PANEL, at, library, mix, pack
+from .native import PANEL, at, library, loaded, mix, pack
 from .perceptron import Perceptron, PerceptronField, PerceptronReverse, weigh_strain
 
 _KNOWN = {"tanh": 0, "relu": 1}  # nonlinearities, as the kernel numbers them
@@ -71,7 +71,7 @@ class CompiledField(Perceptron):
     def call(self, name: str, tensors: Sequence[Tensor], stages: int, more: Sequence[float] = ()) -> None:
         """Run one of the kernel's functions."""
         sizes = (stages, self.rows, self.dim, self.hidden)
-        function = getattr(library(), f"floater_{name}")
+        function = getattr(loaded(), f"floater_{name}")
         function(*map(at, tensors), *map(ctypes.c_long, sizes), self.known, torch.get_num_threads(), *map(ctypes.c_float, more))
 
     def states(self, kept: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from .fields import CallableField, Dynamics
-from .native import mix, mixes
+from .native import mix
 from .path import Path, evaluate
 from .solvers import Solver
 
@@ -87,7 +87,7 @@ class _Outputs:
             return
         theta, cotangents = piece
         powers = torch.from_numpy(np.vander(theta, out.shape[0] + 1, increasing=True).T.astype(self._type, order="C"))
-        if mixes(cotangents):
+        if self._path.mixes:
             gathered = mix(powers, cotangents, cotangents.new_empty(len(powers), cotangents.shape[1]))
         else:
             gathered = powers.to(out.device) @ cotangents

@@ -1,4 +1,7 @@
-"""The compiled library, where it was built and the machine can run it. `FLOATER_KERNEL=0` leaves it aside."""
+"""The compiled library, where it was built and the machine can run it.
+
+`FLOATER_KERNEL=0` leaves it aside in every solve that begins from then on; one that has begun goes on as it was.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,12 @@ PANEL = 16
 
 
 def library() -> Any:
-    """The library, None if there is none that works here or it is not wanted."""
-    if os.environ.get("FLOATER_KERNEL") == "0":
-        return None
+    """The library for a new solve, None if there is none that works here or it is not wanted."""
+    return None if os.environ.get("FLOATER_KERNEL") == "0" else loaded()
+
+
+def loaded() -> Any:
+    """The library for a solve that began with it, whatever `FLOATER_KERNEL` says by now."""
     if not _loaded:
         _loaded.append(_load())
     return _loaded[0]
@@ -34,15 +40,15 @@ def _load() -> Any:
     if found is None:
         return None
     try:
-        loaded = ctypes.CDLL(str(found))
-        if not loaded.floater_usable():
+        opened = ctypes.CDLL(str(found))
+        if not opened.floater_usable():
             return None
     except (OSError, AttributeError):
         return None
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     with contextlib.suppress(AttributeError, OSError, TypeError):  # torch's own threads; without them the kernel uses one
-        loaded.floater_threads(*(ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p) for name in names))
-    return loaded
+        opened.floater_threads(*(ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p) for name in names))
+    return opened
 
 
 def at(tensor: Tensor) -> ctypes.c_void_p:
@@ -54,7 +60,7 @@ def pack(matrix: Tensor) -> Tensor:
     """A matrix [depth, width] by panels of 16 columns, as the library wants it."""
     packed = torch.empty(matrix.numel())
     sizes = (*matrix.shape, *matrix.stride())
-    library().floater_pack(at(matrix), *map(ctypes.c_long, sizes), at(packed))
+    loaded().floater_pack(at(matrix), *map(ctypes.c_long, sizes), at(packed))
     return packed
 
 
@@ -72,5 +78,5 @@ def mixes(rows: Tensor) -> bool:
 def mix(weights: Tensor, rows: Tensor, out: Tensor) -> Tensor:
     """weights [n, m] · rows [m, size] for small n and m, all in one piece; a row of it does not depend on the others."""
     sizes = (*weights.shape, rows.shape[1])
-    library().floater_mix(at(weights), at(rows), at(out), *map(ctypes.c_long, sizes), torch.get_num_threads())
+    loaded().floater_mix(at(weights), at(rows), at(out), *map(ctypes.c_long, sizes), torch.get_num_threads())
     return out

@@ -94,6 +94,7 @@ class Path:
         self.field, self.solver, self.tableau = field, solver, solver.tableau
         self.start = start
         self.keep_stages, self.keep_dense = keep_stages, keep_dense
+        self.mixes = mixes(field.initial.reshape(1, -1))  # decided once, so that a state has the same bits whenever it is asked for
         self.grid = [start]  # times at which steps begin and end
         self.lengths: list[float] = []  # η of each step; grid[n] + lengths[n] == grid[n + 1]
         self.evaluations = field.spent
@@ -163,7 +164,9 @@ class Path:
         torch.mv(self._heads[0], self._weights([self.start], np.zeros((1, 1)))[0, :-1], out=first[: self.field.width])
         self._evaluate(self.start, self._each_slope[0], first)
         if not math.isfinite(self._slopes[0].sum().item()):
-            raise self._trouble(StateOverflow, "the dynamics are not finite at the very first time")
+            largest = self._slopes[0].abs().max().item()
+            what = f"as large as {largest:.1e}" if math.isfinite(largest) else "not finite"
+            raise self._trouble(StateOverflow, f"the dynamics are {what} at the very first time")
         if isinstance(self.solver, Adaptive) and self._step is None:
             self._step = self._guess(self.solver)
         self._begun = True
@@ -288,14 +291,26 @@ class Path:
         self._step = min(length * factor, solver.max_step or math.inf)
         if error <= 1.0:
             return True
-        if self._step < 1e-14 * max(1.0, abs(self.end)):
-            if math.isfinite(error) and self.state.abs().max() < 1e8 * (1 + self.field.initial.abs().max()):
+        if self._step < (shortest := 1e-14 * max(1.0, abs(self.end))):
+            calm = self.state.abs().max() < 1e8 * (1 + self.field.initial.abs().max())
+            speed = self._speed()
+            if calm and speed * shortest > 1e-3 * (1 + self.state.abs().max().item()):
+                raise self._trouble(
+                    StepSizeUnderflow, f"the dynamics are too large there (|h| up to {speed:.1e}) for any step to be short enough"
+                )
+            if math.isfinite(error) and calm:
                 advice = "loosen rtol/atol"
                 if solver.rtol < 100 * torch.finfo(self.state.dtype).eps:
                     advice += f" or solve in float64 (rtol={solver.rtol:g} is too fine for {self.state.dtype})"
                 raise self._trouble(StepSizeUnderflow, f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}", advice)
             raise self._trouble(StateOverflow, "the state runs away, and no further step is short enough")
         return False
+
+    def _speed(self) -> float:
+        """The largest |dp/dt| where the steps stand."""
+        rows = self.stages.window(self.steps)
+        slope = self.field.combine(self._sums.new_tensor([[1.0]]), [self.end], self._slopes[:1], rows[:1])
+        return float(slope.abs().max().item())
 
     def _accept(self, length: float, end: float) -> None:
         self.state = self._arrived
@@ -347,7 +362,7 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
         if place == begin:
             return
         fraction = (times[begin:place] - path.grid[step]) / path.lengths[step]
-        if order is None and mixes(out):
+        if order is None and path.mixes:
             mix(torch.from_numpy(np.vander(fraction, len(polynomial), increasing=True)).float(), polynomial, out[begin:place])
             return
         powers = _powers(fraction, len(polynomial)).to(out.device, out.dtype)

@@ -21,6 +21,7 @@ from .solvers import Adaptive, Dopri5, FixedStep, Solver
 Gradient = Literal["discrete", "adjoint", "autograd"]
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _ONE_AT_A_TIME = threading.RLock()  # trajectories grow when they are called; threads may share one
+_FINEST = 1e-6  # of a type's rounding: the finest tolerance that is worth a try
 _GRADIENTS = ("discrete", "adjoint", "autograd")
 
 
@@ -325,9 +326,24 @@ def _check_arguments(dynamics: object, initial: Tensor, solver: Solver, gradient
         raise ArgumentError("`initial` must be finite, but contains NaN or infinity.")
     if not isinstance(solver, (Adaptive, FixedStep)):
         raise ArgumentError(f"`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is {solver!r}.")
+    _check_tolerance(solver, initial.dtype)
     if gradient not in _GRADIENTS:
         raise ArgumentError(f"`gradient` must be one of {', '.join(map(repr, _GRADIENTS))}, but is {gradient!r}.")
     _check_start(start)
+
+
+def _check_tolerance(solver: Solver, dtype: torch.dtype) -> None:
+    """Refuse a tolerance far below the rounding of the numbers that are solved in: no step could ever meet it."""
+    if not isinstance(solver, Adaptive):
+        return
+    solved = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    least = _FINEST * torch.finfo(solved).eps
+    if solver.rtol < least:
+        other = ", or solve in float64" if solved == torch.float32 else ""
+        raise ArgumentError(
+            f"`rtol` of {type(solver).__name__} must be at least {least:.1e} for {solved}, but is {solver.rtol:g}, which is "
+            f"too fine for its rounding; loosen rtol{other}."
+        )
 
 
 def _takes_time_and_state(dynamics: Callable[..., object]) -> bool:

@@ -10,6 +10,7 @@ Table = NDArray[np.floating]
 
 def by_speed(table: Table) -> NDArray[np.intp]:
     """An order of the dimensions, from those that change fastest (relative to their spread) to the slowest."""
+    table = np.asarray(table, np.float64)
     change = np.abs(np.diff(table, axis=0)).mean(0) if len(table) > 1 else np.zeros(table.shape[1])
     spread = table.std(0)
     return np.argsort(-change / np.maximum(spread, 1e-12), kind="stable")

@@ -66,7 +66,7 @@ def unpack(packed: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
 def site_facts(positions: Positions) -> list[list[str | float]]:
     """A row of numbers for each site: |p| at the start, its mean and maximum, the mean step, the share of the plane."""
     rows: list[list[str | float]] = []
-    for name, table in zip(positions.sites, positions.tables, strict=True):
+    for name, table in zip(positions.sites, positions.tables.astype(np.float64), strict=True):
         sizes = np.linalg.norm(table, axis=1)
         moves = np.linalg.norm(np.diff(table, axis=0), axis=1) if len(table) > 1 else np.zeros(1)
         share = 100 * flatness(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -21,8 +22,16 @@ from .summary import sentences, tests_of
 def write_report(paths: Sequence[Path], out: Path, *, title: str = "") -> Material:
     """Read folders of runs and reproductions, and write the page; returns what it shows."""
     material = gather(paths)
-    write_text(out, build(material, title))
+    write_text(out, _printable(build(material, title)))
     return material
+
+
+def _printable(page: str) -> str:
+    """The page without what no page may hold: halves of surrogate pairs, and control characters."""
+    return _CONTROL.sub("\ufffd", page)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def build(material: Material, title: str = "") -> str:
@@ -109,6 +118,8 @@ def _sections(material: Material, made: Charts) -> Iterator[tuple[str, str, str]
     if tests_of(runs):
         says = "Each dot is a score, the bar its 95 % bootstrap interval."
         yield "scores", "Scores", made.add("Scores", says, charts.score_panels(runs), "dots") + sections.scores(runs)
+    if material.comparisons:
+        yield "comparisons", "Comparisons", sections.comparisons(material.comparisons)
     binned = [test for test in tests_of(runs) if any(run.scores[test].bins for run in runs if test in run.scores)]
     if binned:
         says = "Scores by length of the source sentence, with 95 % intervals: how an encoding holds beyond the lengths it saw."

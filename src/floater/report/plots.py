@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from ..errors import ArgumentError
 from ..training.positions import Positions
@@ -17,6 +19,8 @@ from .maths import Table
 
 MOST = 12
 """Sites that one figure shows."""
+ROWS = {"heatmap": 4096, "trajectory": 4096, "similarity": 2048}
+"""Positions that a figure has room for; of more than these, evenly spaced ones are drawn. A spectrum needs all of them."""
 
 
 def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Path:
@@ -29,6 +33,7 @@ def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Pat
         title: heading of the figure.
     """
     check_plot(kind, path)
+    positions = positions.thinned(ROWS[kind]) if kind in ROWS else positions
     shown = positions.sites[:MOST]
     figure, axes = grid(len(shown), 3 if len(shown) > 4 else 2)
     for axis, name, table in zip(axes, shown, positions.tables, strict=False):
@@ -36,6 +41,8 @@ def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Pat
         axis.set_title(name, fontsize=10)
         axis.tick_params(labelsize=8)
     more = f" (the first {MOST} of {len(positions.sites)} sites)" if len(positions.sites) > MOST else ""
+    if positions.every > 1:
+        more += f" (every {positions.every}. position)"
     figure.suptitle(f"{title}{more}", fontsize=12)
     return save(figure, path)
 
@@ -50,13 +57,20 @@ def check_plot(kind: str, path: Path) -> None:
 
 def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
     heat_map(figure, axis, table, permute=True, trained=positions.trained)
+    _count(axis.yaxis, positions)
+
+
+def _count(axis: Axis, positions: Positions) -> None:
+    """Let an axis that counts rows name the positions they stand for."""
+    if positions.every > 1:
+        axis.set_major_formatter(FuncFormatter(lambda row, _: f"{positions.every * row:.0f}"))
 
 
 def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
     points, shares = maths.plane(table)
     x, y = points.T
     axis.plot(x, y, color="0.7", linewidth=0.8, zorder=1)
-    dots = axis.scatter(x, y, c=np.arange(len(points)), cmap="viridis", s=9, zorder=2)
+    dots = axis.scatter(x, y, c=positions.every * np.arange(len(points)), cmap="viridis", s=9, zorder=2)
     axis.scatter(x[:1], y[:1], facecolors="none", edgecolors="black", s=60, zorder=3)
     axis.set_xlabel(f"first component ({100 * shares[0]:.0f} % of the variance)", fontsize=8)
     axis.set_ylabel(f"second ({100 * shares[1]:.0f} %)", fontsize=8)
@@ -70,6 +84,8 @@ def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) 
     image = axis.imshow(products, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     axis.set_xlabel("position j", fontsize=8)
     axis.set_ylabel("position i", fontsize=8)
+    for one in (axis.xaxis, axis.yaxis):
+        _count(one, positions)
     if known < len(table):
         for line in (axis.axhline, axis.axvline):
             line(known - 0.5, color="black", linewidth=0.8, linestyle="--")

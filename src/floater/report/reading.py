@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError
+from ..errors import FloaterError, RunError, first_line
 from ..recipes import read
 from ..training.positions import Positions
-from ..training.records import CONFIG, RunFolder
+from ..training.records import CONFIG, RunFolder, read_facts
 from .results import RESULTS, Results
 
 AGAINST = " against "
 """Between the name of a test set and that of another run, where scores.json keeps a paired test."""
 
 
+COMPARISON = "comparison.json"
+"""File of a folder that `floater compare` filled."""
+_LARGEST = 1e100
 _DEPTH = 3  # folders between a folder that is given and its runs
 
 
@@ -49,15 +51,40 @@ class Scored:
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired test of a run against another one on a test set: BLEU of the run minus that of the other."""
+    """A paired test of a run against another one on a test set: the measure of the run minus that of the other."""
 
     test: str
     other: str
+    measure: str
     difference: float
     low: float
     high: float
     p_value: float
     signature: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Both arms of a comparison on one set, by one measure: medians over seeds, and their difference."""
+
+    arm: str
+    test: str
+    measure: str
+    base: float | None
+    other: float | None
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    examples: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `floater compare` found in a folder."""
+
+    path: Path
+    rows: list[Row]
 
 
 @dataclass(frozen=True)
@@ -101,14 +128,23 @@ class Material:
     reproductions: list[tuple[Path, Results]]
     notes: list[str] = field(default_factory=list)
     """What could not be shown."""
+    comparisons: list[Comparison] = field(default_factory=list)
+    """What `floater compare` found."""
 
 
 def gather(paths: Sequence[Path]) -> Material:
     """Read run folders, reproductions (with their runs), and folders of either."""
     runs: dict[Path, Path] = {}
     reproductions: dict[Path, tuple[Path, Results]] = {}
+    comparisons: dict[Path, Comparison] = {}
     notes = []
     for path in (inner for given in paths for inner in _folders(given)):
+        if not any((path / name).is_file() for name in (CONFIG, RESULTS)):
+            if (compared := _compared(path)) is None:
+                notes.append(f"{path / COMPARISON} holds no comparison that can be read.")
+            else:
+                comparisons.setdefault(path.resolve(), compared)
+            continue
         if not (path / RESULTS).is_file():
             runs.setdefault(path.resolve(), path)
             continue
@@ -122,7 +158,7 @@ def gather(paths: Sequence[Path]) -> Material:
     names = _names(list(runs))
     found = [read_run(path, name) for path, name in zip(runs.values(), names, strict=True)]
     notes += [f"{run.name}: {run.missing()}" for run in found if run.positions is None]
-    return Material(found, list(reproductions.values()), notes)
+    return Material(found, list(reproductions.values()), notes, list(comparisons.values()))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -134,10 +170,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _below(path: Path, depth: int) -> Iterator[Path]:
-    """The runs and reproductions in a folder; what lies inside one of them is not looked at."""
+    """The runs, reproductions and comparisons in a folder; what lies inside one of the first two is not looked at."""
     if any((path / name).is_file() for name in (CONFIG, RESULTS)):
         yield path
     elif depth and path.is_dir():
+        if (path / COMPARISON).is_file():
+            yield path
         for inner in sorted(part for part in path.iterdir() if part.is_dir() and not part.name.startswith(".")):
             yield from _below(inner, depth - 1)
 
@@ -159,6 +197,15 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def read_run(path: Path, name: str) -> Run:
     """Read one run folder."""
+    try:
+        return _read_run(path, name)
+    except FloaterError:
+        raise
+    except (ValueError, RecursionError) as error:  # bytes that are no text, values nested beyond reason
+        raise RunError(f"{path} holds a file that is damaged: {first_line(error)}.") from None
+
+
+def _read_run(path: Path, name: str) -> Run:
     folder = RunFolder.existing(path)
     scores = {test: entry for test, entry in folder.scores().items() if isinstance(entry, dict)}
     return Run(
@@ -175,8 +222,8 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def number(value: object) -> float | None:
-    """A finite number, else None."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A finite number of a size that can be added up and drawn, else None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
     return float(value) if good else None  # type: ignore[arg-type]
 
 
@@ -207,12 +254,39 @@ def _metrics(entry: Mapping[str, Any]) -> dict[str, Score]:
 
 
 def _paired(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[Paired]:
+    """Paired tests: translation keeps the one of BLEU as it is, understanding keeps one for each measure, by name."""
     for key, entry in scores.items():
         test, between, other = key.partition(AGAINST)
-        found = (number(entry.get(name)) for name in ("difference", "low", "high", "p_value"))
-        values = [value for value in found if value is not None]
-        if between and len(values) == 4:
-            yield Paired(test, other, values[0], values[1], values[2], values[3], str(entry.get("signature", "")))
+        if between:
+            for measure, part in (entry if "difference" not in entry else {"bleu": entry}).items():
+                found = _difference(part)
+                if found is not None:
+                    yield Paired(test, other, measure, *found, str(part.get("signature", "")))
+
+
+def _difference(entry: object) -> tuple[float, float, float, float] | None:
+    """Difference, both ends of its interval and the p-value, where all of them are numbers."""
+    if not isinstance(entry, dict):
+        return None
+    difference, low, high, p_value = (number(entry.get(name)) for name in ("difference", "low", "high", "p_value"))
+    if difference is None or low is None or high is None or p_value is None:
+        return None
+    return difference, low, high, p_value
+
+
+def _compared(path: Path) -> Comparison | None:
+    """What `floater compare` found, as far as it can be read; None where that is nothing."""
+    found = read_facts(path / COMPARISON)
+    rows = []
+    arms = found.get("arms")
+    for arm, sets in arms.items() if isinstance(arms, dict) else ():
+        for part, measures in sets.items() if isinstance(sets, dict) else ():
+            for measure, entry in measures.items() if isinstance(measures, dict) else ():
+                paired = _difference(entry)
+                if paired is not None:
+                    scores = number(entry.get("base")), number(entry.get("other"))
+                    rows.append(Row(arm, part, measure, *scores, *paired, whole(entry.get("examples"))))
+    return Comparison(path, rows) if rows else None
 
 
 def _curves(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..config import Config
-from ..errors import ConfigError, RunError
+from ..errors import ConfigError, RunError, brief, first_line
 from ..files import write_text
 
 RESULTS = "results.json"
+_LARGEST = 1e100  # of a number that can be added up and drawn
 
 
 class Mean(Config):
@@ -35,7 +35,7 @@ class Paper(Config):
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def _cell(value: Any) -> Any:
@@ -43,13 +43,19 @@ def _cell(value: Any) -> Any:
         return value
     kind = {"mean": Mean, "paper": Paper}.get(next(iter(value), "")) if isinstance(value, dict) else None
     if kind is None:
-        raise ConfigError(f'a cell must be null, a text, a finite number, {{"mean": …}} or {{"paper": …}}, but is {value!r}.')
+        raise ConfigError(f'a cell must be null, a text, a finite number, {{"mean": …}} or {{"paper": …}}, but is {brief(value)}.')
     return kind(**value)
 
 
 def _finite(value: Any) -> Any:
     if value is not None and not _number(value):
-        raise ConfigError(f"a point must be a finite number or null, but is {value!r}.")
+        raise ConfigError(f"a point must be a finite number or null, but is {brief(value)}.")
+    return value
+
+
+def _place(value: Any) -> Any:
+    if not isinstance(value, str) and not _number(value):
+        raise ConfigError(f"a place on the axis must be a text or a finite number, but is {brief(value)}.")
     return value
 
 
@@ -64,7 +70,7 @@ class Table(Config):
     """Its heading."""
     note: str = ""
     """What a reader must know: what was measured on what, and how."""
-    columns: list[str]
+    columns: list[str] = Field(min_length=1)
     """Headings of the columns; the first column names the rows."""
     rows: list[list[Cell]]
     """One list of cells a row."""
@@ -101,7 +107,7 @@ class Figure(Config):
     """Name of the horizontal axis."""
     y_label: str
     """Name of the vertical axis."""
-    x: list[str | int | float]
+    x: list[Annotated[str | int | float, BeforeValidator(_place)]]
     """Names of bins, or numbers."""
     series: list[Series]
     """The lines."""
@@ -154,8 +160,8 @@ class Results(Config):
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RunError(f"{folder} must be the folder of a reproduction (with {RESULTS}), but is not.") from None
-        except ValueError as error:
-            raise RunError(f"{path} is damaged: {error}.") from None
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{path} is damaged: {first_line(error)}.") from None
         if not isinstance(found, dict):
             raise RunError(f"{path} must hold an object, but holds {type(found).__name__}.")
         try:

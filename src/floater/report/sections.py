@@ -11,9 +11,9 @@ from typing import Any
 from .charts import Charts, of_results
 from .markup import Shown, details, element, table, text
 from .packing import site_facts
-from .reading import Run, number, whole
+from .reading import Comparison, Run, number, whole
 from .results import Results
-from .summary import label, metrics_of, tests_of
+from .summary import label, metrics_of, signed, tests_of
 
 
 def reproduction(results: Results, made: Charts) -> str:
@@ -67,11 +67,27 @@ def _paired(runs: Sequence[Run]) -> str:
     places = []
     for place, run in enumerate(runs):
         for found in run.paired:
-            rows.append([run.name, found.other, found.test, f"{found.difference:+.2f}", f"{found.low:+.2f} to {found.high:+.2f}"])
+            by, low, high = (signed(value, found.measure) for value in (found.difference, found.low, found.high))
+            rows.append([run.name, found.other, found.test, label(found.measure), by, f"{low} to {high}"])
             rows[-1] += [f"{found.p_value:.3f}", found.signature]
             places.append(place)
-    columns = ["run", "against", "on", "BLEU", "95 % interval", "p", "signature"]
+    columns = ["run", "against", "on", "measure", "difference", "95 % interval", "p", "signature"]
     return table(columns, rows, title="Paired bootstrap tests", runs=places) if rows else ""
+
+
+def comparisons(found: Sequence[Comparison]) -> str:
+    """What `floater compare` found, a table a folder."""
+    columns = ["on", "measure", "arm", "base", "arm's", "difference", "95 % interval", "p", "examples"]
+    tables = []
+    for comparison in found:
+        rows: list[list[Shown]] = []
+        for row in comparison.rows:
+            by, low, high = (signed(value, row.measure) for value in (row.difference, row.low, row.high))
+            rows.append([row.test, label(row.measure), row.arm, row.base, row.other, by, f"{low} to {high}"])
+            rows[-1] += [f"{row.p_value:.3f}", row.examples]
+        tables.append(table(columns, rows, title=f"{comparison.path.name}: both arms, medians over seeds"))
+    note = "Intervals and p-values by a paired bootstrap over examples, the same resamples for all seeds."
+    return element("p", text(note)) + "".join(tables)
 
 
 def encodings(runs: Sequence[Run]) -> str:
@@ -175,7 +191,7 @@ def run(place: int, found: Run) -> str:
     """Everything that makes a run repeatable."""
     facts, data = found.facts, found.facts.get("data")
     commands = facts.get("commands") or facts.get("command") or []
-    lines = [commands] if isinstance(commands, str) else [str(line) for line in commands]
+    lines = [str(line) for line in commands] if isinstance(commands, list) else [str(commands)]
     rest = {key: value for key, value in facts.items() if key not in ("commands", "command", "versions", "data")}
     parts = [
         element("p", element("code", text(shlex.quote(str(found.path))))),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .reading import Paired, Run, Score
+from .reading import Paired, Run, Score, whole
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "paper_bleu": "the paper's BLEU"}
+LESS_IS_BETTER = frozenset({"loss", "perplexity"})
 _MOST = 3  # runs that are compared with the best one in words; the tables have them all
 
 
@@ -35,9 +36,10 @@ def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
     metric = next(iter(metrics_of(runs, test)), None)
     if metric is None:
         return
+    sign = _sign(metric)
     scored = sorted(
         (run for run in runs if test in run.scores and metric in run.scores[test].metrics),
-        key=lambda run: -run.scores[test].metrics[metric].score,
+        key=lambda run: -sign * run.scores[test].metrics[metric].score,
     )
     groups: list[list[Run]] = []  # of runs that can be compared
     for run in scored:
@@ -68,41 +70,56 @@ def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Itera
     for other in others:
         theirs = other.scores[test]
         mine, its = ours.metrics[metric], theirs.metrics[metric]
-        paired = paired_test(best, other, test) if metric == "bleu" else None
-        words = f"{other.name} by {mine.score - its.score:.2f}"
+        paired = paired_test(best, other, test, metric)
+        ahead = _sign(metric) * (mine.score - its.score)
+        words = f"{other.name} by {ahead:.2f}"
         if paired is not None:
             yield _tested(best, other, paired)
         elif mine.interval is None or its.interval is None:
             bare.append(words)
-        elif mine.score - its.score > mine.interval + its.interval:
+        elif ahead > mine.interval + its.interval:
             apart.append(words)
         else:
             overlapping.append(words)
+    where = "above" if _sign(metric) > 0 else "below"
     if apart:
-        yield f"{best.name} is above {_and(apart)}; their 95 % intervals do not overlap."
+        yield f"{best.name} is {where} {_and(apart)}; their 95 % intervals do not overlap."
     if overlapping:
         yield (
-            f"{best.name} is above {_and(overlapping)}, but their 95 % intervals overlap, and without a paired test "
+            f"{best.name} is {where} {_and(overlapping)}, but their 95 % intervals overlap, and without a paired test "
             "(floater evaluate RUN --against OTHER) this is no claim that it is better."
         )
     if bare:
-        yield f"{best.name} is above {_and(bare)}, without intervals: nothing can be said of what that means."
+        yield f"{best.name} is {where} {_and(bare)}, without intervals: nothing can be said of what that means."
 
 
-def paired_test(run: Run, other: Run, test: str) -> Paired | None:
+def _sign(metric: str) -> int:
+    """1 where more is better, -1 where less is."""
+    return -1 if metric in LESS_IS_BETTER else 1
+
+
+def signed(value: float, metric: str) -> str:
+    """A difference as text: losses differ by little, all others are in per cent."""
+    return f"{value:+.4f}" if metric in LESS_IS_BETTER else f"{value:+.2f}"
+
+
+def paired_test(run: Run, other: Run, test: str, metric: str) -> Paired | None:
     """The paired test between two runs, whichever of them holds it; its difference is run - other."""
     for paired in run.paired:
-        if paired.test == test and paired.other == other.path.name:
+        if (paired.test, paired.other, paired.measure) == (test, other.path.name, metric):
             return paired
     for paired in other.paired:
-        if paired.test == test and paired.other == run.path.name:
-            return Paired(test, other.path.name, -paired.difference, -paired.high, -paired.low, paired.p_value, paired.signature)
+        if (paired.test, paired.other, paired.measure) == (test, run.path.name, metric):
+            values = (-paired.difference, -paired.high, -paired.low, paired.p_value)
+            return Paired(test, other.path.name, metric, *values, paired.signature)
     return None
 
 
 def _tested(best: Run, other: Run, paired: Paired) -> str:
-    figures = f"{paired.difference:+.2f} BLEU (95 % {paired.low:+.2f} to {paired.high:+.2f}, p = {paired.p_value:.3f})"
-    if paired.low > 0 and paired.p_value < 0.05:
+    by, low, high = (signed(value, paired.measure) for value in (paired.difference, paired.low, paired.high))
+    figures = f"{by} {label(paired.measure)} (95 % {low} to {high}, p = {paired.p_value:.3f})"
+    better = paired.low > 0 if _sign(paired.measure) > 0 else paired.high < 0
+    if better and paired.p_value < 0.05:
         return f"{best.name} is better than {other.name} by a paired test: {figures}."
     return f"A paired test does not tell {best.name} and {other.name} apart: {figures}."
 
@@ -122,8 +139,8 @@ def _progress(runs: Sequence[Run]) -> Iterator[str]:
 def _sizes(runs: Sequence[Run]) -> Iterator[str]:
     words = []
     for run in runs:
-        total, own = run.facts.get("parameters"), run.facts.get("position_parameters")
-        if isinstance(total, int) and isinstance(own, int) and total > 0:
+        total, own = whole(run.facts.get("parameters")), whole(run.facts.get("position_parameters"))
+        if total is not None and own is not None and total > 0:
             words.append(f"{run.name} {own:,}" + (f" ({100 * own / total:.1f} %)" if own else ""))
     if words:
         yield f"Parameters spent on positions: {_and(words)}."

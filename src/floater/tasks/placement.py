@@ -30,7 +30,7 @@ class Placement(Config):
         if isinstance(value, dict):
             value = dict(value)
             kind = value.pop("kind", None)
-            if kind not in KINDS:
+            if not isinstance(kind, str) or kind not in KINDS:
                 raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}")
             return KINDS[kind](**value)
         return value

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..errors import ArgumentError, RunError
+from ..errors import ArgumentError, RunError, brief, first_line
 from ..files import write_bytes
 
 POSITIONS = "positions.safetensors"
@@ -34,6 +34,7 @@ class Positions:
         kind: kind of the encoder.
         description: a few words.
         trained: length of the longest training example, None if not known.
+        every: of all positions, every so many-th is here.
     """
 
     times: NDArray[np.floating]
@@ -42,6 +43,7 @@ class Positions:
     kind: str
     description: str
     trained: int | None = None
+    every: int = 1
 
     def site(self, name: str) -> Positions:
         """One site alone."""
@@ -54,8 +56,17 @@ class Positions:
         """The first `length` positions."""
         return self._with(self.times[:length], self.tables[:, :length], self.sites)
 
+    def thinned(self, most: int) -> Positions:
+        """At most so many positions, evenly spaced from the first on."""
+        step = -(-len(self.times) // most)
+        if step <= 1:
+            return self
+        known = None if self.trained is None else -(-self.trained // step)
+        tables = self.tables[:, ::step]
+        return Positions(self.times[::step], tables, self.sites, self.kind, self.description, known, step * self.every)
+
     def _with(self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]) -> Positions:
-        return Positions(times, tables, sites, self.kind, self.description, self.trained)
+        return Positions(times, tables, sites, self.kind, self.description, self.trained, self.every)
 
     def write(self, folder: Path) -> Path:
         """Write `positions.safetensors` into a folder."""
@@ -83,6 +94,8 @@ class Positions:
                 raise ValueError("its hash is not the recorded one")
             about: dict[str, Any] = json.loads(metadata["positions"])
             trained = about["trained"]
+            if trained is not None and not 0 < int(trained) < 10**9:
+                raise ValueError(f"`trained` must be a length, but is {brief(trained)}")
             found = cls(
                 times.astype(np.float64),
                 tables.astype(np.float32),
@@ -91,10 +104,19 @@ class Positions:
                 str(about["description"]),
                 None if trained is None else int(trained),
             )
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise RunError(f"{path} is damaged: {error}; remove it, and `floater plot {folder}` makes it anew.") from None
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise RunError(
+                f"{path} is damaged: {first_line(error)}; remove it, and `floater plot {folder}` makes it anew."
+            ) from None
         shape = (len(found.sites), len(found.times))
-        if tables.ndim != 3 or tables.shape[:2] != shape or 0 in tables.shape or not np.isfinite(tables).all():
+        if (
+            times.ndim != 1
+            or not np.isfinite(found.times).all()
+            or tables.ndim != 3
+            or tables.shape[:2] != shape
+            or 0 in tables.shape
+            or not np.isfinite(tables).all()
+        ):
             raise RunError(
                 f"{path} must hold finite encodings [{shape[0]} sites, {shape[1]} times, dim], but holds {list(tables.shape)}; "
                 f"remove it, and `floater plot {folder}` makes it anew."

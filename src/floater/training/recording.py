@@ -11,11 +11,14 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..attach import Attachment, attachment, from_pretrained
-from ..encoders import Encoder, LearnedConfig, NoPosition
+from ..encoders import Encoder, LearnedConfig, NoPosition, Rotary
 from ..errors import ArgumentError, RunError
 from ..files import check_hashes, reading
 from .positions import LONGEST, Positions
 from .records import CONFIG, RunFolder
+from .room import check_memory
+
+_BYTES = 16  # that an encoding's number takes: in the solution, in the table, and in copies of it
 
 
 def encodings(made: Attachment, length: int, trained: int | None = None) -> Positions | None:
@@ -37,6 +40,7 @@ def encodings(made: Attachment, length: int, trained: int | None = None) -> Posi
             return None
         table, sites, kind, words = own[:, None], ["input"], "own", "the model's own positions"
     else:
+        _check_size(made, encoder, length)
         found = made.site_tables(length)
         if found is None:
             return None
@@ -45,6 +49,13 @@ def encodings(made: Attachment, length: int, trained: int | None = None) -> Posi
         words = f"{kind} at {made.sites.kind}" + (", added to the model's own positions" if made.positions == "keep" else "")
     values = table.detach().float().cpu().numpy().transpose(1, 0, 2)
     return Positions(made.delta * np.arange(len(table), dtype=np.float64), values, tuple(sites), kind, words, trained)
+
+
+def _check_size(made: Attachment, encoder: Encoder | Rotary, length: int) -> None:
+    """Refuse tables that memory has no room for, with the solution they are cut from, before any is computed."""
+    numbers = length * made.num_sites * encoder.dim
+    what = f"{length:,} positions at {made.num_sites} sites of {encoder.dim} dimensions"
+    check_memory(_BYTES * numbers, what, "ask for fewer positions (--length)", share=0.5)
 
 
 def load(folder: Path) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..config import Config
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -42,7 +42,7 @@ class TrainingSettings(Config):
     patience: Count | None = None
     """Stop after so many looks at the validation set without a better score."""
     log_every: Count = 50
-    threads: Count | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of torch on the CPU."""
     tensorboard: bool = True
 

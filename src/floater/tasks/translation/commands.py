@@ -16,6 +16,7 @@ from ...training.locking import in_use
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints
 from . import corpus, evaluation, run
+from .checking import check_inputs
 from .config import Split, TranslationConfig
 from .corpus import Pairs
 from .preparing import settings
@@ -28,6 +29,7 @@ class Translation:
     config: TranslationConfig
 
     def train(self, path: Path, *, resume: bool, console: Console) -> RunFolder:
+        check_inputs(self.config, path)
         return run.train(self.config, path, resume=resume, console=console)
 
 

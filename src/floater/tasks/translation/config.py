@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ...attach import Sites
 from ...config import Config
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
-from ...training.settings import Count, Finite, NotNegative, Pace, Positive, Seed, Share, TrainingSettings
+from ...training.settings import Count, Finite, NotNegative, Pace, Seed, Share, TrainingSettings
 from ..placement import Placement
 from .embedded import Embedded
 
@@ -81,7 +81,7 @@ class DataConfig(Config):
 class VocabularyConfig(Config):
     """The joint BPE vocabulary of both languages."""
 
-    size: Annotated[int, Field(ge=300)] = 8000
+    size: Annotated[int, Field(ge=300, le=10**7)] = 8000
     """Number of entries, 256 bytes and 4 special ones included."""
     min_frequency: Count = 2
     """A merge must be seen so often."""
@@ -100,10 +100,10 @@ class ModelConfig(Config):
     """The size of the Transformer: a preset, and what differs from it."""
 
     preset: Literal["tiny", "small", "base", "large"] = "base"
-    layers: Count | None = None
-    dim: Count | None = None
-    feed_forward: Count | None = None
-    heads: Count | None = None
+    layers: Annotated[int, Field(ge=1, le=1000)] | None = None
+    dim: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    feed_forward: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    heads: Annotated[int, Field(ge=1, le=2**16)] | None = None
     dropout: Share | None = None
     attention_dropout: Share = 0.0
     activation_dropout: Share = 0.0
@@ -163,7 +163,7 @@ class TrainingConfig(TrainingSettings):
     """Updates between two looks at the validation set."""
     save_every: Count = 500
     """Updates between two checkpoints."""
-    batch_tokens: Count = 4096
+    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
     """Token budget of a batch on one process: rows × the longest of their sentences, padding included."""
     label_smoothing: Share = 0.1
     average: Annotated[int, Field(ge=0)] = 5
@@ -183,12 +183,12 @@ class TrainingConfig(TrainingSettings):
 class DecodingConfig(Config):
     """How to translate."""
 
-    beam: Count = 4
+    beam: Annotated[int, Field(ge=1, le=1000)] = 4
     length_penalty: Finite = 0.6
-    max_ratio: Positive = 2.0
+    max_ratio: Annotated[float, Field(gt=0, le=1000)] = 2.0
     """A translation may be so many times as long as its source, in tokens, plus 20."""
-    batch_tokens: Count = 4096
-    valid_beam: Count = 1
+    batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
+    valid_beam: Annotated[int, Field(ge=1, le=1000)] = 1
     """Beam for the validation BLEU while training."""
     length_bins: tuple[Count, ...] = ()
     """Edges of bins of source length, in tokens, in which the test set is scored too."""

@@ -63,7 +63,7 @@ class TrainingConfig(TrainingSettings):
     epochs: Count = 10
     updates: Count | None = None
     """Optimiser steps, instead of epochs."""
-    batch: Count = 16
+    batch: Annotated[int, Field(ge=1, le=2**16)] = 16
     """Examples a batch."""
     lr: Positive = 1e-5
     warmup: Share = 0.06
@@ -101,7 +101,7 @@ class CompareConfig(Config):
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """One run of each arm for every seed; the median counts."""
-    draws: Count = 2000
+    draws: Annotated[int, Field(ge=1, le=100_000)] = 2000
     """Resamples of the paired bootstrap."""
 
     @model_validator(mode="after")
@@ -120,7 +120,7 @@ class UnderstandingConfig(Config):
 
     task: str
     model: ModelConfig
-    max_length: Count = 512
+    max_length: Annotated[int, Field(ge=1, le=2**20)] = 512
     """Longest input, in tokens; what is longer is cut."""
     positions: PositionsConfig = PositionsConfig()
     dynamics: Path | None = None

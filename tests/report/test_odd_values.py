@@ -1,0 +1,172 @@
+"""Records that something else has written, or damaged: a page, or one line that names the file; never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from floater.errors import FloaterError
+from floater.report.page import write_report
+
+from .folders import circle, make_reproduction, make_run, sample, scored
+
+ODD: tuple[Any, ...] = (
+    *(None, True, -1, 0, 10**400, -(10**25), 1e308, float("nan"), float("inf"), "", "[/red]", "\ud800", "a\x00\x1b[31m\nb"),
+    *([], [[]], {}, [None, {"score": []}], {"score": float("nan")}, {"score": 10**400, "interval": "x"}, {"": {"": {}}}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value inside a value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def spoiled(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    found = copy.deepcopy(value)
+    holder = found
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = odd
+    return found
+
+
+def page_or_line(folders: list[Path], out: Path) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            write_report(folders, out)
+    except FloaterError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert not out.exists()
+    else:
+        assert "\x00" not in out.read_text(encoding="utf-8")
+        out.unlink()
+
+
+@pytest.mark.parametrize("name", ["run.json", "scores.json", "metrics.jsonl", "results.json", "comparison.json"])
+def test_any_value_may_be_odd(tmp_path: Path, name: str) -> None:
+    paired = {"difference": 1.0, "low": 0.5, "high": 1.5, "p_value": 0.01, "signature": "s"}
+    bins = {"0-9": {"pairs": 3, "bleu": {"score": 1.0, "interval": 0.5}}}
+    scores = {"test": scored(35.0, bins=bins), "test against b": paired, "valid against b": {"f1": paired}}
+    run = make_run(tmp_path / "all" / "a", scores)
+    make_run(tmp_path / "all" / "b")
+    make_reproduction(tmp_path / "all" / "c", ["../a"])
+    row = {**paired, "base": 1.0, "other": 2.0, "examples": 7, "seeds": {"base": [1.0]}}
+    compared = tmp_path / "all" / "d"
+    compared.mkdir()
+    (compared / "comparison.json").write_text(json.dumps({"arms": {"floater": {"valid": {"f1": row}}}}))
+    path = {"results.json": tmp_path / "all" / "c", "comparison.json": compared}.get(name, run) / name
+    lines = path.read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in lines.splitlines()[:8]] if name == "metrics.jsonl" else json.loads(lines)
+    ways = list(places(rows))
+    draw = random.Random(0)
+    cases = [(way, odd) for way in ways for odd in ODD]
+    for way, odd in draw.sample(cases, min(len(cases), 120)):
+        made = spoiled(rows, way, odd)
+        text = "".join(json.dumps(one) + "\n" for one in made) if name == "metrics.jsonl" else json.dumps(made)
+        path.write_text(text, encoding="utf-8")
+        page_or_line([tmp_path / "all"], tmp_path / "page.html")
+    for odd in ODD:
+        path.write_text(json.dumps(odd), encoding="utf-8")
+        page_or_line([tmp_path / "all"], tmp_path / "page.html")
+    for data in (
+        b"",
+        b"\xff\xfe\x00",
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b"{",
+        b"9" * 9999,
+    ):
+        path.write_bytes(data)
+        page_or_line([tmp_path / "all"], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1: 2",
+        "a: &a [*a]",
+        "a: 2024-01-01",
+        "training: 3\npositions: [x]",
+        'a: "\\ud800"',
+        "",
+        "[" * 9999,
+        "positions: {encoder: 7}",
+    ],
+)
+def test_any_config_may_be_odd(tmp_path: Path, text: str) -> None:
+    run = make_run(tmp_path / "a")
+    (run / "config.yaml").write_text(text, encoding="utf-8")
+    page_or_line([run], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("times", "tables", "about"),
+    [
+        (np.zeros((4, 2)), np.zeros((1, 4, 3)), {}),
+        (np.full(4, np.nan), np.zeros((1, 4, 3)), {}),
+        (np.arange(4.0), np.full((1, 4, 3), np.inf), {}),
+        (np.arange(4.0), np.full((1, 4, 3), 3e38), {}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": -3}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": 10**30}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": float("inf")}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": "x"}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": 7}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["a", "b"]}),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["<script>\x00"], "kind": None, "description": []}),
+        (np.arange(4), np.zeros((1, 4, 3), np.int64), {}),
+        (np.zeros(0), np.zeros((1, 0, 3)), {}),
+    ],
+)
+def test_any_table_may_be_odd(tmp_path: Path, times: Any, tables: Any, about: dict[str, Any]) -> None:
+    run = make_run(tmp_path / "a", positions=circle())
+    known = {"sites": ["input"], "kind": "flow", "description": "flow", "trained": 2, **about}
+    arrays = {"times": times, "tables": tables.astype(np.float32) if tables.dtype == np.float64 else tables}
+    save_file(arrays, run / "positions.safetensors", {"positions": json.dumps(known)})
+    page_or_line([run], tmp_path / "page.html")
+    (run / "positions.safetensors").write_bytes(b"\xff" * 40)
+    page_or_line([run], tmp_path / "page.html")
+
+
+def test_paired_tests_of_every_measure_and_comparisons_are_shown(tmp_path: Path) -> None:
+    paired = {"difference": 1.25, "low": 0.5, "high": 1.5, "p_value": 0.01, "signature": "of f1"}
+    other = {"difference": -2.75, "low": -3.5, "high": -1.5, "p_value": 0.02, "signature": "of exact"}
+    measured = {"f1": {"score": 50.0, "interval": 9.0}, "exact": {"score": 40.0, "interval": 9.0}, "data": 1}
+    make_run(tmp_path / "floater-0", {"valid": measured, "valid against base-0": {"f1": paired, "exact": other}})
+    make_run(tmp_path / "base-0", {"valid": {**measured, "f1": {"score": 48.75, "interval": 9.0}}})
+    row = {**paired, "base": 48.75, "other": 50.0, "examples": 1234}
+    (tmp_path / "comparison.json").write_text(json.dumps({"arms": {"floater": {"valid": {"f1": row}}}}))
+    page = tmp_path / "page.html"
+    shown = write_report([tmp_path], page)
+    text = page.read_text(encoding="utf-8")
+    assert len(shown.runs) == 2
+    for words in ("of f1", "of exact", "+1.25", "-2.75", "-3.50 to -1.50", ">1,234<", "Comparisons"):
+        assert words in text
+    assert "floater-0 is better than base-0 by a paired test: +1.25 f1 (95 % +0.50 to +1.50, p = 0.010)" in text
+
+
+def test_less_loss_is_better(tmp_path: Path) -> None:
+    paired = {"difference": -0.25, "low": -0.35, "high": -0.15, "p_value": 0.001, "signature": "s"}
+    make_run(tmp_path / "a", {"valid": {"loss": {"score": 2.0}, "data": 1}, "valid against b": {"loss": paired}})
+    make_run(tmp_path / "b", {"valid": {"loss": {"score": 2.25}, "data": 1}})
+    write_report([tmp_path], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "a reaches 2.00 loss" in text
+    assert "a is better than b by a paired test: -0.2500 loss" in text
+
+
+def test_the_sample_still_has_its_paired_test(tmp_path: Path) -> None:
+    write_report(sample(tmp_path), tmp_path / "page.html")
+    assert "+1.20 BLEU" in (tmp_path / "page.html").read_text(encoding="utf-8")
