@@ -553,7 +553,9 @@ def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
     ],
 )
 def test_tables_that_no_machine_holds_are_refused_at_once(call: Any) -> None:
-    with pytest.raises(LengthError, match=r"A table of [\d,]+ positions, 18 sites and 512 dimensions would take .* GiB, but this"):
+    with pytest.raises(
+        LengthError, match=r"A table of [\d,]+ positions, 18 sites and 512 dimensions would take at least .* of memory, but"
+    ):
         call()
 
 

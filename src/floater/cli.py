@@ -97,7 +97,7 @@ def reproduce(
 
 def _folder_for(out: Path) -> None:
     """Refuse a place that cannot become a folder with files in it, before any work."""
-    from .training.room import check_folder  # noqa: PLC0415
+    from .room import check_folder  # noqa: PLC0415
 
     check_folder(out)
 

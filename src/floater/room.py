@@ -1,32 +1,92 @@
-"""Compare sizes with the machine's memory before anything is allocated."""
+"""Whether there is room for what is asked: a folder to write to, disk space, memory; known before any work."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
-from .errors import ArgumentError
-
-_SHARE = 0.5
-"""Of the machine's memory, what one table or network may take."""
-
-
-def memory() -> int | None:
-    """Bytes of physical memory, None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
+from .errors import ArgumentError, ConfigError, FloaterError, RunError
 
 
-def check_room(size: int, what: str, advice: str, error: type[ArgumentError] = ArgumentError) -> None:
-    """Raise if something would take more than half of this machine's memory.
+def check_folder(path: Path, option: str = "--out") -> None:
+    """Refuse a place that cannot become a folder with files in it; nothing is left there.
 
     Args:
-        size: its bytes.
-        what: its name in the message.
-        advice: what to do, the end of the message.
+        path: the folder, which need not exist yet.
+        option: what it was given by.
+    """
+    for place in (path, *path.parents):
+        try:
+            if not os.path.lexists(place):
+                continue
+            if not place.is_dir():
+                what = "a link that leads nowhere" if place.is_symlink() and not place.exists() else "a file"
+                raise ArgumentError(f"`{option}` must be a folder or a new name, but {place} is {what}.")
+            with tempfile.TemporaryFile(dir=place):
+                return
+        except OSError as error:
+            raise ArgumentError(
+                f"`{option}` must be a folder that can be written to, but {place} cannot: "
+                f"{error.strerror or error}; choose another."
+            ) from None
+
+
+def check_disk(path: Path, needed: float) -> None:
+    """Refuse to start what the disk of a folder (which need not exist yet) has no room for.
+
+    Args:
+        path: the folder.
+        needed: bytes.
+    """
+    place = next(one for one in (path.absolute(), *path.absolute().parents) if one.is_dir())
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise RunError(
+            f"{path} needs about {_size(needed)}, but its disk has {_size(free)} left; make room, or choose another --out."
+        )
+
+
+def check_memory(needed: float, what: str, advice: str, share: float = 1.0, error: type[FloaterError] = ConfigError) -> None:
+    """Refuse what memory has no room for, before any of it is taken.
+
+    Args:
+        needed: bytes, rather too few than too many.
+        what: takes them.
+        advice: what to do.
+        share: of the memory that is free, which this may take.
         error: the class to raise.
     """
-    total = memory()
-    if total is not None and size > _SHARE * total:
-        raise error(f"{what} would take {size / 2**30:,.1f} GiB, but this machine has {total / 2**30:,.1f} GiB; {advice}")
+    free = available_memory()
+    if free is not None and needed > share * free:
+        most = f"{_size(share * free)} may be used" if share < 1 else f"{_size(free)} are free"
+        raise error(f"{what} would take at least {_size(needed)} of memory, but {most}; {advice}.")
+
+
+def available_memory() -> int | None:
+    """Bytes that a new process could use, None where the system does not tell."""
+    found = []
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024 * int(line.split()[1]))
+        limit, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
+        if limit.exists() and (text := limit.read_text(encoding="ascii").strip()) != "max":
+            found.append(max(0, int(text) - int(used.read_text(encoding="ascii"))))
+    except (OSError, ValueError, IndexError):
+        pass
+    if not found and hasattr(os, "sysconf"):
+        try:
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        except (OSError, ValueError):
+            return None
+    return min(found) if found else None
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} PB"

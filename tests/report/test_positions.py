@@ -13,6 +13,7 @@ import torch
 from transformers import BertConfig, BertModel, MarianConfig, MarianMTModel
 
 import floater
+from floater import room
 from floater.attach import Attachment
 from floater.cli import main
 from floater.encoders import EncoderConfig
@@ -20,7 +21,6 @@ from floater.errors import ArgumentError, FloaterError
 from floater.report import plots
 from floater.tasks.translation import run
 from floater.tasks.translation.config import TranslationConfig
-from floater.training import room
 from floater.training.positions import POSITIONS, Positions
 from floater.training.recording import encodings, load
 from floater.training.records import RunFolder
@@ -213,7 +213,7 @@ def test_long_tables_are_thinned_and_say_so(kind: str, drawn: int, tmp_path: Pat
 
     titles: list[str] = []
     monkeypatch.setitem(plots.KINDS, kind, watched)
-    monkeypatch.setattr(plots.Figure, "suptitle", lambda figure, words, **more: titles.append(words))
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda figure, words, **more: titles.append(words))
     plots.plot(long, kind, tmp_path / "figure.svg", title="Long")
     ((rows, positions),) = seen
     assert rows == drawn

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
 from ..errors import ArgumentError, AttachmentError, LengthError, SavedError, first_line
-from ..room import check_room
+from ..room import check_memory
 from . import hooks
 from .given import Given, as_rows
 from .indices import Places, Span
@@ -89,7 +89,7 @@ def _check_size(
     except RuntimeError as error:  # sizes that overflow
         raise ArgumentError(f"{config!r} cannot be built: {first_line(error)}") from None
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    check_room(size, f"The weights of {type(config).__name__}", "choose smaller settings.")
+    check_memory(size, f"The weights of {type(config).__name__}", "choose smaller settings", 0.5)
     for name, tensor in weights.items() if shapes is not None else ():
         found = None if shapes is None else shapes.get(name)
         if found is None or tuple(found) != tuple(tensor.shape):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..config import Config
 from ..errors import ArgumentError, LengthError, TimesError
-from ..room import check_room
+from ..room import check_memory
 from ..times import DELTA, check_times, uniform
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -61,10 +61,11 @@ class Encoder(nn.Module, ABC):
 
     def check_length(self, length: int) -> None:
         """Refuse a table that this machine has no memory for."""
-        check_room(
+        check_memory(
             length * self.sites * self.dim * 4,
             f"A table of {length:,} positions, {self.sites} sites and {self.dim} dimensions",
-            "ask for fewer positions, or for single times.",
+            "ask for fewer positions, or for single times",
+            0.5,
             LengthError,
         )
 

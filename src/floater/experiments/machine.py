@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..errors import RunError
 from ..recipes import read
+from ..room import check_folder
 from ..tasks.translation.checking import check_inputs
 from ..tasks.translation.config import TranslationConfig
 from ..training.records import CONFIG, RunFolder
-from ..training.room import check_folder
 from ..training.start import check_start
 from .arms import Arm
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...encoders import LearnedConfig
 from ...errors import DataError
-from ...training.room import check_disk, check_folder, check_memory
+from ...room import check_disk, check_folder, check_memory
 from ...training.start import on_cpu
 from .config import DataConfig, TranslationConfig
 
