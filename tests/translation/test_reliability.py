@@ -27,7 +27,7 @@ from floater.training import locking
 from floater.training.average import average
 from floater.training.locking import LOCK, in_use
 from floater.training.records import RunFolder
-from floater.training.trainer import SafeTrainer, checkpoints, verify
+from floater.training.trainer import SafeTrainer, checkpoints, sweep, verify
 
 from .corpora import settings, write_config
 from .damages import DAMAGES, command, copied
@@ -422,3 +422,17 @@ def test_settings_must_be_finite_and_zero_means_zero(whole: Path, tmp_path: Path
         made = floater.attachment(run.make_model(config, words))
         assert made is not None
         assert all(not bool(parameter.any()) for parameter in made.parameters()) == still
+
+
+def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    half = [".model-h6kvxssk", "..model-h6kvxssk-3sit3dpt", "checkpoints/.checkpoint-4", "predictions/.test.table-ab_12xyz"]
+    files = [".scores.json-abcdefgh", "predictions/.test.json-abcdefgh"]
+    mine = [".lock", ".notes-are-mine", "model", "checkpoints/checkpoint-2", ".git"]
+    for name in (*half, *mine):
+        (tmp_path / name).mkdir(parents=True)
+    for name in files:
+        (tmp_path / name).write_text("half")
+    sweep(folder)
+    assert not any((tmp_path / name).exists() for name in (*half, *files))
+    assert all((tmp_path / name).exists() for name in mine)

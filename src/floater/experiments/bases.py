@@ -31,7 +31,7 @@ _PUBLISHED: dict[str, Any] = {
 def base_config(name: str) -> Any:
     """The config of a pretrained model, without a download; None where it is not at hand."""
     try:
-        return AutoConfig.from_pretrained(locate(name), local_files_only=True)
+        return AutoConfig.from_pretrained(locate(name), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ConfigError):
         return RobertaConfig(**_PUBLISHED) if name == ROBERTA_BASE else None
 

@@ -61,8 +61,8 @@ def find() -> Path | None:
 def attach_to_pretrained(folder: Path, rounds: int, done: Callable[[], None] = lambda: None) -> Attached:
     """Attach a fresh flow and compare outputs; bake one that moves and time it, round by round, beside the untouched model."""
     logging.disable_progress_bar()
-    words = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    plain = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+    words = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    plain = AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32).eval()
     inputs = words(list(SENTENCES), padding=True, return_tensors="pt")
     before = plain(**inputs).last_hidden_state
     fresh = copy.deepcopy(plain)

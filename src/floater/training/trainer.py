@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -25,6 +26,7 @@ from ..encoders import Flow
 from ..errors import RunError, brief
 from ..files import check_hashes, publish, reading, record_hashes, writing
 from .groups import parameter_groups
+from .records import RunFolder
 
 PREFIX = "checkpoint-"
 GO_BACK = "remove the folder of that checkpoint, and `--resume` goes on from the one before."
@@ -296,10 +298,21 @@ def _verify_random_states(checkpoint: Path) -> None:
     raise RunError(f"{checkpoint} must hold {missing[0]}, but does not; {GO_BACK}")
 
 
-def sweep(folder: Path) -> None:
+_HALF = re.compile(
+    r"\.+(model|vocabulary|attachment|config\.yaml|run\.json|scores\.json|metrics\.jsonl|positions\.safetensors)(-\w{8}){1,2}"
+)
+"""Names under which the parts of a run are written before they are renamed."""
+
+
+def sweep(folder: RunFolder) -> None:
     """Remove what a killed run left half-written."""
-    for path in folder.glob(f".{PREFIX}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    half = [*folder.checkpoints.glob(f".{PREFIX}*"), *folder.predictions.glob(".*-????????")]
+    half += [path for path in folder.path.glob(".*") if _HALF.fullmatch(path.name)]
+    for path in half:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def state_of(checkpoint: Path) -> dict[str, Any]:

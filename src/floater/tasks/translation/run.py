@@ -83,7 +83,7 @@ def _begin(
     trainer: SafeTrainer,
     console: Console,
 ) -> None:
-    sweep(folder.checkpoints)
+    sweep(folder)
     batches = trainer.get_train_dataloader().batch_sampler
     assert isinstance(batches, TokenBatches)
     total = sum(parameter.numel() for parameter in model.parameters())

@@ -60,7 +60,7 @@ def locate(name: str) -> str:
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model; a fast one that can pad."""
     with reading(f"The tokenizer of {where}", ConfigError, "check the files of the folder, or give another model."):
-        found = AutoTokenizer.from_pretrained(where)
+        found = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     if not isinstance(found, PreTrainedTokenizerBase) or not found.is_fast or found.pad_token_id is None:
         raise ConfigError(f"The tokenizer of {where} must be a fast one with a padding token, but is a {type(found).__name__}.")
     return found
@@ -87,7 +87,8 @@ def load(auto_class: Any, where: str | Path, **settings: Any) -> Any:
     with quiet():
         advice = "it must hold weights in safetensors of the class that the task needs."
         with reading(f"The model {where}", ConfigError, advice):
-            return auto_class.from_pretrained(str(where), dtype=torch.float32, use_safetensors=True, **settings)
+            safe = {"use_safetensors": True, "trust_remote_code": False}
+            return auto_class.from_pretrained(str(where), dtype=torch.float32, **safe, **settings)
 
 
 def load_trained(problem: Problem[Any, Any], folder: Path) -> nn.Module:
@@ -169,7 +170,7 @@ def resolved(config: UnderstandingConfig) -> UnderstandingConfig:
         return config
     where = locate(config.model.name)
     with reading(f"The config of {where}", ConfigError, "check its config.json, or give another model."):
-        known: Any = AutoConfig.from_pretrained(where)
+        known: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
     rows = getattr(known, "max_position_embeddings", config.max_length)
     first = known.pad_token_id + 1 if known.model_type in ("roberta", "xlm-roberta") else 0  # they count from there
     return config.model_copy(update={"max_length": min(config.max_length, int(rows) - first)})
@@ -192,5 +193,5 @@ def _dropout(config: UnderstandingConfig, where: str) -> dict[str, float]:
     share = config.model.dropout
     if share is None:
         return {}
-    known = AutoConfig.from_pretrained(where)
+    known = AutoConfig.from_pretrained(where, trust_remote_code=False)
     return {name: share for name in _DROPOUTS if hasattr(known, name)}

@@ -211,7 +211,7 @@ def same_data(folder: RunFolder, parts: dict[str, Part]) -> None:
 
 
 def _begin(folder: RunFolder, prepared: Prepared, model: nn.Module, console: Console, *, processes: int) -> None:
-    sweep(folder.checkpoints)
+    sweep(folder)
     config, batches = prepared.problem.config, prepared.batches()
     counts = parameters(model)
     folder.begin(
