@@ -108,7 +108,7 @@ def train(
     settings = {key: value for key, value in config.dump().items() if key != "compare"}
     check_start(folder, settings, before, resume=resume, console=console, free=_FREE)
     if folder.facts().get("finished"):
-        console.print(f"{path} is finished", highlight=False)
+        console.print(f"{path} is finished", highlight=False, markup=False)
         return folder
     settle(config.training)
     console.print("reading and encoding the data …", highlight=False)
