@@ -24,7 +24,7 @@ from rich.progress import track
 from transformers import DataCollatorForSeq2Seq, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback, set_seed
 
 from floater import recipes
-from floater.attach import attachment
+from floater.attachments import attachment
 from floater.files import write_text
 from floater.tasks.translation import preparing, run
 from floater.tasks.translation.batches import TokenBatches

@@ -15,7 +15,7 @@ from transformers import BertModel
 
 import floater
 from attach_models import ARCHITECTURES, LIMIT, PAD, SEQ2SEQ, TEXT, VOCABULARY, WIDTH, batch, make
-from floater.attach import indices, projections
+from floater.attachments import indices, projections
 from floater.errors import (
     ArgumentError,
     AttachmentError,

@@ -10,8 +10,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "floater"
 ORDER = [
-    *("lazy", "stopping", "errors", "files", "config", "recipes"),
-    *("times", "ode", "dynamics", "encoders", "attach"),
+    *("lazy", "stopping", "errors", "room", "files", "config", "recipes"),
+    *("times", "ode", "dynamics", "encoders", "attachments"),
     *("training", "tasks", "report", "experiments", "cli", "__main__"),
 ]
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
@@ -73,8 +73,8 @@ def test_figures_are_drawn_without_torch() -> None:
         ("import floater", ""),
         ("from .. import solve", ""),
         ("from floater import FlowConfig", ""),
-        ("from . import hooks", "attach"),
+        ("from . import hooks", "attachments"),
     ],
 )
 def test_no_way_of_importing_is_overlooked(line: str, room: str) -> None:
-    assert rooms(SOURCE / "attach" / "attachment.py", line) == {room}
+    assert rooms(SOURCE / "attachments" / "attachment.py", line) == {room}

@@ -23,9 +23,11 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert run(code).split() == ["False", "True"]
 
 
-def test_attach_is_the_function_whoever_imported_its_package_first() -> None:
-    first = "import floater.attach.sites, floater; from floater.attach import Sites"
-    assert run(f"{first}; print(type(floater.attach).__name__, floater.Sites is Sites)").split() == ["function", "True"]
+@pytest.mark.parametrize("first", ["floater.attachments.saving", "floater.attachments.saving as saving", "floater"])
+def test_attach_is_a_function_and_its_package_has_another_name(first: str) -> None:
+    code = f"import {first}; import floater, floater.attachments.saving; from floater.attachments import Sites"
+    printed = "print(type(floater.attach).__name__, floater.Sites is Sites, floater.attachments.saving.CONFIG)"
+    assert run(f"{code}; {printed}").split() == ["function", "True", "floater_config.json"]
 
 
 def described(package: object) -> set[str]:

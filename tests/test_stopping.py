@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from command_line import mistake
+from command_line import mistake, said
 from floater import cli
 from floater.errors import FloaterError
+from translation.corpora import write_config
 
 SOURCE = Path(__file__).parents[1] / "src"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{SOURCE}", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -179,3 +180,18 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_import
     line = mistake(monkeypatch, capsys, *command, "--out", "/proc/nowhere/out")
     assert time.perf_counter() - begun < 20
     assert "`--out` must be a folder that can be written to, but /proc cannot: " in line
+
+
+@pytest.mark.slow
+def test_a_run_in_a_folder_that_looks_like_markup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "[/red] [bold]"
+    config = write_config(tmp_path / "data [/b]", training={"updates": 2, "save_every": 1})
+    run = place / "run [/i]"
+    said(monkeypatch, capsys, "train", config, "--out", run)
+    said(monkeypatch, capsys, "train", config, "--out", run, "--resume")
+    said(monkeypatch, capsys, "evaluate", run, "--against", run)
+    assert str(place / "mean") in said(monkeypatch, capsys, "average", run, "--last", 2, "--out", place / "mean")
+    assert "[/i]" in said(monkeypatch, capsys, "plot", run, "--out", place / "figure [/i].png")
+    said(monkeypatch, capsys, "report", run, "--out", place / "page.html")

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from .lazy import lazily as _lazily
 
 if TYPE_CHECKING:
-    from .attach import Attachment as Attachment
-    from .attach import Sites as Sites
-    from .attach import attach as attach
-    from .attach import attachment as attachment
-    from .attach import from_pretrained as from_pretrained
-    from .attach import save_pretrained as save_pretrained
+    from .attachments import Attachment as Attachment
+    from .attachments import Sites as Sites
+    from .attachments import attach as attach
+    from .attachments import attachment as attachment
+    from .attachments import from_pretrained as from_pretrained
+    from .attachments import save_pretrained as save_pretrained
     from .dynamics import LinearDynamics as LinearDynamics
     from .dynamics import MLPDynamics as MLPDynamics
     from .dynamics import SinusoidDynamics as SinusoidDynamics
@@ -33,12 +33,12 @@ else:
     _lazily(
         __name__,
         {
-            "Attachment": ".attach",
-            "Sites": ".attach",
-            "attach": ".attach",
-            "attachment": ".attach",
-            "from_pretrained": ".attach",
-            "save_pretrained": ".attach",
+            "Attachment": ".attachments",
+            "Sites": ".attachments",
+            "attach": ".attachments",
+            "attachment": ".attachments",
+            "from_pretrained": ".attachments",
+            "save_pretrained": ".attachments",
             "LinearDynamics": ".dynamics",
             "MLPDynamics": ".dynamics",
             "SinusoidDynamics": ".dynamics",

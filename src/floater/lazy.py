@@ -21,11 +21,6 @@ class _Lazy(ModuleType):
         setattr(self, name, found)
         return found
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Python binds a submodule to its name in the package; where that is a public name (`attach`), the name stays."""
-        if not (name in self._places and isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"):
-            super().__setattr__(name, value)
-
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *self._places})
 

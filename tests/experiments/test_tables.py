@@ -31,3 +31,15 @@ def test_numbers_stay_whole_on_any_terminal(width: int) -> None:
         assert number in words
     assert all(len(line) <= width for line in said.getvalue().splitlines())
     assert ("·" in words) == (width < 80)
+
+
+@pytest.mark.parametrize("markup", [True, False])
+@pytest.mark.parametrize("width", [5, 100])
+def test_names_are_no_markup(width: int, markup: bool) -> None:
+    odd = Table(title="[/red] title", note="[/b]", columns=["[/a]", "x"], rows=[["[/row]", "[red]cell[/red]"]])
+    said = StringIO()
+    results = Results(item="nmt", scale="smoke", title="[/red]", tables=[odd], summary=["[/line]"])
+    show(results, Console(file=said, width=width, markup=markup))
+    told = "".join(said.getvalue().split())
+    for words in ("[/red]title", "[/b]", "[/row]", "[red]cell[/red]", "[/line]"):
+        assert words in told

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, MarianConfig, MarianMTModel
 
 import floater
 from floater import room
-from floater.attach import Attachment
+from floater.attachments import Attachment
 from floater.cli import main
 from floater.encoders import EncoderConfig
 from floater.errors import ArgumentError, FloaterError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from floater.attach import attachment
+from floater.attachments import attachment
 from floater.errors import ConfigError
 from floater.tasks.translation import run
 from floater.tasks.translation.config import JitterConfig, PositionsConfig, TranslationConfig, VocabularyConfig

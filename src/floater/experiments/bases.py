@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, RobertaConfig
 
-from ..attach import attach, attachment
-from ..attach.layouts import base_of
+from ..attachments import attach, attachment
+from ..attachments.layouts import base_of
 from ..encoders import Encoder
 from ..errors import ConfigError
 from ..report.results import Cell, Table

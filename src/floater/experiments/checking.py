@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..attach import attachment
+from ..attachments import attachment
 from ..encoders import Encoder
 from ..report.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from ..errors import RunError
@@ -81,7 +82,8 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
     made = settings(updates)
     console.print(
         "[bold]FLOATER[/bold]: a position encoding is a path through space; here its law of motion, dp/dt = h(t, p), is learned.\n"
-        "Can a Transformer with such positions translate lists that are longer than any it was trained on?\n"
+        "Can a Transformer with such positions translate lists that are longer than any it was trained on?\n",
+        markup=True,
     )
     _show_examples(made["sinusoidal"], console)
     if again:
@@ -90,24 +92,28 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
         f"\n[bold]1. Training[/bold] {len(ARMS)} small translators that differ in their positions alone, {updates} updates each, "
         f"{workers} at a time, and testing each on lists of up to {LONGEST} items.",
         highlight=False,
+        markup=True,
     )
     runs = run_all(ARMS, made, [SEED], out, workers=workers, console=console)
-    console.print("\n[bold]2. Timing[/bold] updates of all four in turn, in one process.", highlight=False)
+    console.print("\n[bold]2. Timing[/bold] updates of all four in turn, in one process.", highlight=False, markup=True)
     configs = {key: TranslationConfig(**found) for key, found in made.items()}
     costs = step_costs(configs, runs[ARMS[0].key][0], rounds=rounds, console=console)
     results = _results(runs, costs)
-    console.print("\n[bold]3. What was measured[/bold]", highlight=False)
+    console.print("\n[bold]3. What was measured[/bold]", highlight=False, markup=True)
     show(results, console)
-    console.print("\n[bold]4. Attaching[/bold] a flow to a pretrained model.", highlight=False)
+    console.print("\n[bold]4. Attaching[/bold] a flow to a pretrained model.", highlight=False, markup=True)
     line = _pretrained(rounds, console)
-    console.print(line, highlight=False)
+    console.print(line, highlight=False, markup=False)
     results = results.model_copy(update={"summary": [*results.summary, line]})
     _draw(results, runs, out, console)
     results.write(out)
     write_report([out], out / "report.html", title="FLOATER: the demo")
     seconds = time.perf_counter() - begun
     console.print(
-        f"   the page with all of it: [bold]{out / 'report.html'}[/bold]  ({seconds:.0f} s)", highlight=False, soft_wrap=True
+        f"   the page with all of it: [bold]{escape(str(out / 'report.html'))}[/bold]  ({seconds:.0f} s)",
+        highlight=False,
+        markup=True,
+        soft_wrap=True,
     )
     return results
 
@@ -192,8 +198,9 @@ def _pretrained(rounds: int, console: Console) -> str:
 
 
 def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
-    console.print("\n[bold]5. Drawing[/bold]", highlight=False)
+    console.print("\n[bold]5. Drawing[/bold]", highlight=False, markup=True)
     figure = line_chart(results.figures[0], out / "short-to-long.png")
     tables = {arm.name: heatmaps.first_site(runs[arm.key][0].path) for arm in ARMS}
     maps = heatmaps.draw(tables, out / "encodings.png", "Trained position encodings (first site)")
-    console.print(f"   short to long: {figure}\n   heat maps of the encodings: {maps}", highlight=False, soft_wrap=True)
+    said = f"   short to long: {figure}\n   heat maps of the encodings: {maps}"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)

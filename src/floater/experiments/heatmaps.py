@@ -38,7 +38,7 @@ class HeatMaps(Training):
         arms, runs = self._borrowed(order)
         tables = {arm.name: first_site(runs[arm.key][0].path) for arm in arms}
         path = draw(tables, order.folder / "heatmaps.png", f"Trained encodings, scale {order.scale}")
-        order.console.print(f"drew {path}", highlight=False)
+        order.console.print(f"drew {path}", highlight=False, markup=False)
         rows: list[list[Cell]] = []
         for arm in arms:
             steps = [movement(*first_site(run.path)) for run in runs[arm.key]]

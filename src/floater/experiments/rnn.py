@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..attach import attachment, from_pretrained
+from ..attachments import attachment, from_pretrained
 from ..encoders import Encoder
 from ..report.results import Results, Table
 from ..tasks.translation.model import MarianMTModel

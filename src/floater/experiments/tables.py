@@ -10,6 +10,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Printed
+from rich.text import Text
 
 from ..report.results import Figure, Mean, Paper, Results, Series, Table
 from ..training.records import RunFolder
@@ -100,7 +101,7 @@ def show(results: Results, console: Console) -> None:
     for table in results.tables:
         _show_table(table, console)
     for line in results.summary:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
 
 
 def _show_table(table: Table, console: Console) -> None:
@@ -109,13 +110,18 @@ def _show_table(table: Table, console: Console) -> None:
         _show_rows(table, rows, console)
         return
     printed = Printed(
-        title=table.title, caption=table.note or None, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        title=Text(table.title),
+        caption=Text(table.note) if table.note else None,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
     )
     for number, heading in enumerate(table.columns):
-        printed.add_column(heading, justify="right" if number else "left", no_wrap=not number, overflow="fold")
+        printed.add_column(Text(heading), justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in rows:
-        printed.add_row(*row)
-    console.print(printed, highlight=False)
+        printed.add_row(*map(Text, row))  # a name is no markup
+    console.print(printed, highlight=False, markup=False)
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -76,7 +76,7 @@ class Comparison:
 
     def perform(self, console: Console | None = None) -> None:
         """The same, in silence."""
-        self.compare(console or Console(file=StringIO()))
+        self.compare(console or Console(file=StringIO(), markup=False))
 
 
 class Comparisons(Item):
@@ -136,7 +136,7 @@ class Comparisons(Item):
         todo = [job for job in jobs if job.step()[0] < job.total]
         if kept := sum(job.step()[0] for job in jobs):
             order.console.print(
-                f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are kept", highlight=False
+                f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are kept", highlight=False, markup=False
             )
         for job in todo:
             job.task.check()
@@ -144,7 +144,7 @@ class Comparisons(Item):
         console = order.console
         if order.workers > 1 and len(todo) > 1:
             side_by_side(todo, order.workers, order.console)
-            console = Console(file=StringIO())
+            console = Console(file=StringIO(), markup=False)
         return [job.compare(console) for job in jobs]
 
     def _pretrain(self, order: Order, jobs: Sequence[Comparison]) -> None:
@@ -157,7 +157,9 @@ class Comparisons(Item):
                 attachment_folder(place)
             except RunError:
                 law = self._law(order)
-                order.console.print(f"{place} holds no trained law of motion: it is trained first, by {law}", highlight=False)
+                order.console.print(
+                    f"{place} holds no trained law of motion: it is trained first, by {law}", highlight=False, markup=False
+                )
                 self._task(law).train(place, resume=place.exists(), console=order.console)
 
     def _law(self, order: Order) -> Path:

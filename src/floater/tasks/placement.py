@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from ..attach import Sites
+from ..attachments import Sites
 from ..config import Config
 from ..encoders import KINDS, EncoderConfig, RotaryConfig
 

@@ -20,7 +20,7 @@ from .trainer import SafeTrainer, checkpoints, step_of
 
 def speaker(console: Console | None) -> Console:
     """Where a run tells what happens: one process speaks for all."""
-    return (console or Console(stderr=True)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
+    return (console or Console(stderr=True, markup=False)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
 
 
 def settle(training: TrainingSettings) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..attach import attachment
+from ..attachments import attachment
 from ..errors import ArgumentError, AttachmentError
 
 

@@ -10,7 +10,7 @@ import transformers
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..attach import Attachment, attachment, from_pretrained
+from ..attachments import Attachment, attachment, from_pretrained
 from ..encoders import Encoder, LearnedConfig, NoPosition
 from ..errors import ArgumentError, RunError
 from ..files import check_hashes, reading

@@ -48,7 +48,7 @@ def check_start(
         raise ConfigError("`precision` of `training` is fp16, which needs a GPU, but there is none; use bf16 or float32.")
     if before is None:
         if resume:
-            console.print(f"there is nothing to resume in {folder.path}: starting anew", highlight=False)
+            console.print(f"there is nothing to resume in {folder.path}: starting anew", highlight=False, markup=False)
         return
     if not resume:
         raise RunError(f"{folder.path} holds a run already; go on with --resume, or choose another --out.")

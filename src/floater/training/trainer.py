@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
-from ..attach import attachment
+from ..attachments import attachment
 from ..encoders import Flow
 from ..errors import RunError, brief
 from ..files import check_hashes, publish, reading, record_hashes, writing

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..attach import attachment
+from ..attachments import attachment
 from ..errors import ArgumentError, AttachmentError
 
 

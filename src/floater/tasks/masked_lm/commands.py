@@ -32,7 +32,7 @@ def with_head(config: MaskedConfig, path: Path, console: Console) -> MaskedConfi
     alone = config.model_copy(update={"training": config.head.training, "seed": 0, "dynamics": None}).bare()
     fitted = _fitted(alone, place)
     doing = "taking the one fitted" if fitted else "fitting one"
-    console.print(f"{config.model.name} has no language-model head: {doing} in {place}", highlight=False)
+    console.print(f"{config.model.name} has no language-model head: {doing} in {place}", highlight=False, markup=False)
     if not fitted:
         run.train(MaskedLM, alone, place, resume=place.exists(), console=console)
     return config.model_copy(update={"model": config.model.model_copy(update={"name": str(place / "model")})})

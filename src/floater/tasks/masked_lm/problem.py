@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
-from ...attach.layouts import base_of
+from ...attachments.layouts import base_of
 from ...config import Config
 from ...errors import RunError
 from ...files import read_lines

@@ -64,6 +64,7 @@ def evaluate(
         f"against {against}: {found['difference']:+.2f} BLEU (95 % {found['low']:+.2f} to {found['high']:+.2f}, "
         f"p = {found['p_value']:.3f}; {found['signature']})",
         highlight=False,
+        markup=False,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ...attach import Sites
+from ...attachments import Sites
 from ...config import Config
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
 from ...training.settings import Count, Finite, NotNegative, Pace, Seed, Share, TrainingSettings

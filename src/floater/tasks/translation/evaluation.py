@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from transformers.utils import logging
 
-from ...attach import from_pretrained, save_pretrained
+from ...attachments import from_pretrained, save_pretrained
 from ...errors import ArgumentError, DataError, RunError
 from ...files import HASHES, check_hashes, file_hash, new_folder, reading, record_hashes, sync, write_text
 from ...training.average import average

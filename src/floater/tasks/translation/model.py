@@ -13,8 +13,8 @@ from transformers import GenerationConfig, MarianConfig
 from transformers import MarianMTModel as StockModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from ...attach import Attachment, attach, attachment
-from ...attach.attachment import NAME
+from ...attachments import Attachment, attach, attachment
+from ...attachments.attachment import NAME
 from ...encoders import NoPositionConfig
 from ...errors import RunError
 from ...training.average import weights_of

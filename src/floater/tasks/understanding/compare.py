@@ -60,7 +60,7 @@ def _compare(
     for seed, arms in runs.items():
         begun[seed] = _start(kind, arms, path / START, seed, console)
         for arm, settings in arms.items():
-            console.print(f"{path.name}: {arm}, seed {seed}", highlight=False)
+            console.print(f"{path.name}: {arm}, seed {seed}", highlight=False, markup=False)
             place = path / _name(arm, seed)
             train(kind, settings, place, resume=resume and place.exists(), console=console)
     with reading(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ...attach import Sites
+from ...attachments import Sites
 from ...config import Config
 from ...encoders import EncoderConfig, FlowConfig
 from ...errors import ConfigError

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ...attach import attachment, save_pretrained
+from ...attachments import attachment, save_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import check_hashes, new_folder, reading, record_hashes, write_text
 from ...training.locking import in_use

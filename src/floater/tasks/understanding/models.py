@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from ...attach import attach, attachment, from_pretrained
-from ...attach.attachment import NAME
-from ...attach.layouts import base_of
-from ...attach.saving import quiet
+from ...attachments import attach, attachment, from_pretrained
+from ...attachments.attachment import NAME
+from ...attachments.layouts import base_of
+from ...attachments.saving import quiet
 from ...encoders import Flow
 from ...errors import ConfigError, RunError
 from ...files import check_hashes, reading

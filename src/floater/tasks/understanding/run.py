@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from ...attach import attachment
+from ...attachments import attachment
 from ...errors import RunError
 from ...recipes import read
 from ...training.assemble import arguments, assemble
@@ -114,7 +114,7 @@ def _train(
     settings = {key: value for key, value in config.dump().items() if key != "compare"}
     check_start(folder, settings, before, resume=resume, console=console, free=_FREE)
     if folder.facts().get("finished"):
-        console.print(f"{folder.path} is finished", highlight=False)
+        console.print(f"{folder.path} is finished", highlight=False, markup=False)
         return folder
     settle(config.training)
     console.print("reading and encoding the data …", highlight=False)
