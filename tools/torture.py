@@ -117,10 +117,13 @@ def start(work: Callable[[], None]) -> Child:
         with contextlib.suppress(AttributeError, OSError):  # end with the parent
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         torch.set_num_threads(1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts in the background ignore it
         work()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
+    except KeyboardInterrupt:  # before the command itself could listen
+        code = 130
     except BaseException:
         traceback.print_exc()
     finally:

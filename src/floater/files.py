@@ -188,7 +188,7 @@ def check_hashes(folder: Path, error: type[FloaterError], advice: str) -> None:
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["sha256"]
         items = sorted((str(name), str(value)) for name, value in recorded.items())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise error(f"{path} must hold the hashes of the files beside it, but is damaged; {advice}") from None
     for name, value in items:
         if Path(name).name != name:
