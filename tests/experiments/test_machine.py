@@ -17,7 +17,6 @@ from rich.console import Console
 from floater.errors import DataError, RunError
 from floater.experiments.arms import Arm, embedded
 from floater.experiments.machine import Job, run_all, side_by_side
-from floater.training import room
 from floater.training.records import RunFolder
 
 QUIET = Console(quiet=True)
@@ -156,7 +155,7 @@ def test_what_is_missing_is_said_before_anything_is_trained(tmp_path: Path, monk
     with pytest.raises(DataError, match=r"gone\.txt must be a text file, but there is none"):
         run_all(arms, made, [0], tmp_path / "out", workers=1, console=QUIET)
     made["learned"]["data"] = {**files, "test": there}
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda place: SimpleNamespace(free=1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1000))
     with pytest.raises(RunError, match=r"needs about .*, but its disk has 1 kB left; make room"):
         run_all(arms, made, [0], tmp_path / "out", workers=1, console=QUIET)
     assert not (tmp_path / "out").exists()

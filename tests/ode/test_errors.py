@@ -138,9 +138,11 @@ def test_step_size_underflow_of_a_tolerance_too_fine_for_float32() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_a_tolerance_that_no_number_resolves_is_refused_at_once(rtol: float, dtype: torch.dtype) -> None:
     law = lambda t, p: torch.sin(p)  # noqa: E731
-    for call in (floater.solve, floater.trajectory):
-        with pytest.raises(ArgumentError, match=rf"`rtol` of Dopri5 must be at least .* but is {rtol:g}, which is too fine"):
-            call(law, ONE.to(dtype), torch.tensor([2.0]) if call is floater.solve else 2.0, solver=Dopri5(rtol=rtol))  # type: ignore[operator]
+    message = rf"`rtol` of Dopri5 must be at least .* but is {rtol:g}, which is too fine"
+    with pytest.raises(ArgumentError, match=message):
+        floater.solve(law, ONE.to(dtype), torch.tensor([2.0]), solver=Dopri5(rtol=rtol))
+    with pytest.raises(ArgumentError, match=message):
+        floater.trajectory(law, ONE.to(dtype), 2.0, solver=Dopri5(rtol=rtol))
 
 
 @pytest.mark.parametrize("size", [1e20, 1e30, 1e37])

@@ -213,7 +213,7 @@ def test_long_tables_are_thinned_and_say_so(kind: str, drawn: int, tmp_path: Pat
 
     titles: list[str] = []
     monkeypatch.setitem(plots.KINDS, kind, watched)
-    monkeypatch.setattr(plots.Figure, "suptitle", lambda figure, words, **more: titles.append(words))
+    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda figure, words, **more: titles.append(words))
     plots.plot(long, kind, tmp_path / "figure.svg", title="Long")
     ((rows, positions),) = seen
     assert rows == drawn

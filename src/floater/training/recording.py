@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..attach import Attachment, attachment, from_pretrained
-from ..encoders import Encoder, LearnedConfig, NoPosition, Rotary
+from ..encoders import Encoder, LearnedConfig, NoPosition
 from ..errors import ArgumentError, RunError
 from .positions import LONGEST, Positions
 from .records import CONFIG, RunFolder
@@ -39,7 +39,8 @@ def encodings(made: Attachment, length: int, trained: int | None = None) -> Posi
             return None
         table, sites, kind, words = own[:, None], ["input"], "own", "the model's own positions"
     else:
-        _check_size(made, encoder, length)
+        if isinstance(encoder, Encoder):
+            _check_size(made, encoder, length)
         found = made.site_tables(length)
         if found is None:
             return None
@@ -50,7 +51,7 @@ def encodings(made: Attachment, length: int, trained: int | None = None) -> Posi
     return Positions(made.delta * np.arange(len(table), dtype=np.float64), values, tuple(sites), kind, words, trained)
 
 
-def _check_size(made: Attachment, encoder: Encoder | Rotary, length: int) -> None:
+def _check_size(made: Attachment, encoder: Encoder, length: int) -> None:
     """Refuse tables that memory has no room for, with the solution they are cut from, before any is computed."""
     numbers = length * made.num_sites * encoder.dim
     what = f"{length:,} positions at {made.num_sites} sites of {encoder.dim} dimensions"
