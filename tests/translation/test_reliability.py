@@ -310,6 +310,7 @@ def test_an_average_replaces_only_what_an_earlier_one_of_the_run_wrote(whole: Pa
     folder, chosen = RunFolder.existing(copied(whole, tmp_path / "run")), checkpoints(whole / "checkpoints")
     other = copied(whole, tmp_path / "other")
     facts = json.loads((other / "run.json").read_text())
+    del facts["facts_sha256"]
     (other / "run.json").write_text(json.dumps({**facts, "id": "another"}))
     mine = copied(whole / "model", tmp_path / "mine")
     (mine / "tokenizer.json").write_text("{}")
@@ -369,7 +370,7 @@ def test_an_average_on_a_full_disk_loses_nothing(
         mistake(patch, capsys, "average", place, "--last", 1)
     assert (place / "scores.json").read_bytes() == before[place / "scores.json"]
     said(monkeypatch, capsys, "average", place, "--last", 1)
-    assert json.loads((place / "scores.old.json").read_text()).keys() == {"test"}
+    assert json.loads((place / "scores.old.json").read_text()).keys() == {"test", "facts_sha256"}
 
 
 @pytest.mark.slow
@@ -436,3 +437,20 @@ def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path: Path)
     sweep(folder)
     assert not any((tmp_path / name).exists() for name in (*half, *files))
     assert all((tmp_path / name).exists() for name in mine)
+
+
+@pytest.mark.parametrize("name", ["run.json", "scores.json"])
+def test_a_changed_digit_in_a_record_is_noticed(tmp_path: Path, name: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.note(longest=31)
+    folder.add_scores("test", {"bleu": {"score": 31.25, "interval": None, "signature": ""}})
+    read = folder.facts if name == "run.json" else folder.scores
+    assert "31" in str(read())
+    path = tmp_path / name
+    path.write_text(path.read_text().replace("31", "37", 1))
+    with pytest.raises(RunError, match=rf"{name} is damaged or was changed: its hash is not the recorded one; .* if the change is"):
+        read()
+    known = json.loads(path.read_text())
+    del known["facts_sha256"]
+    path.write_text(json.dumps(known))
+    assert "37" in str(read())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -58,7 +59,7 @@ class RunFolder:
 
     def note(self, **facts: Any) -> None:
         """Add facts to run.json."""
-        write_text(self.path / RUN, json.dumps({**self.facts(), **facts}, indent=2, default=str) + "\n")
+        write_facts(self.path / RUN, {**self.facts(), **facts})
 
     def facts(self) -> dict[str, Any]:
         """What run.json holds."""
@@ -104,7 +105,7 @@ class RunFolder:
         with turn(self.path):
             before = self.scores()
             files()
-            write_text(self.path / SCORES, json.dumps({**before, name: scores}, indent=2) + "\n")
+            write_facts(self.path / SCORES, {**before, name: scores})
 
     def retire_scores(self) -> None:
         """Put scores aside, before the model they belong to is replaced."""
@@ -167,8 +168,22 @@ def _number(value: object) -> float:
     return value if isinstance(value, int | float) else 0
 
 
+_HASH = "facts_sha256"
+"""Key under which a file of facts holds the hash of all others."""
+
+
+def write_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Write a JSON file of facts, with a hash of them."""
+    plain = json.loads(json.dumps(facts, default=str))
+    write_text(path, json.dumps({**plain, _HASH: _hash(plain)}, indent=2) + "\n")
+
+
+def _hash(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 def read_facts(path: Path) -> dict[str, Any]:
-    """What a JSON file of facts holds; nothing where there is none."""
+    """What a JSON file of facts holds; nothing where there is none. Facts that are not the recorded ones are refused."""
     if not path.exists():
         return {}
     try:
@@ -177,6 +192,12 @@ def read_facts(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged: {first_line(error).rstrip('.')}; {_ANEW}") from None
     if not isinstance(found, dict):
         raise RunError(f"{path} is damaged: it must hold an object, but holds {brief(found)}; {_ANEW}")
+    recorded = found.pop(_HASH, None)
+    if recorded is not None and recorded != _hash(found):
+        raise RunError(
+            f"{path} is damaged or was changed: its hash is not the recorded one; bring back a copy, or remove `{_HASH}` from it "
+            "if the change is yours."
+        )
     return found
 
 
