@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import resource
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import (
@@ -34,6 +35,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import floater
 from attach_models import PAD, SEQ2SEQ, VOCABULARY, WIDTH, batch, make
+from floater.encoders import Flow
 from floater.errors import (
     ArgumentError,
     AttachmentError,
@@ -117,6 +119,23 @@ def test_states_without_a_record_are_counted_by_their_mask_or_said_to_be_unknown
         encoded.last_hidden_state = encoded.last_hidden_state[:1]
         with pytest.raises(ArgumentError, match=r"must be an encoder's output as it was returned, but .* \(2, 9\) where"):
             logits(model, {"encoder_outputs": encoded, "decoder_input_ids": target[:1]})
+
+
+def test_an_encoders_output_with_positions_is_an_output_like_any_other() -> None:
+    model = make("marian")
+    floater.attach(model, MOVING)
+    with torch.no_grad():
+        encoded = model.get_encoder()(**sources("padded behind"))
+    again = torch.utils._pytree.tree_map(lambda tensor: tensor, encoded)
+    assert isinstance(again, BaseModelOutput)
+    assert torch.equal(again.floater_positions, encoded.floater_positions)
+    assert torch.equal(pickle.loads(pickle.dumps(encoded)).floater_positions, encoded.floater_positions)
+
+
+def test_blocks_of_an_encoder_decoder_by_pattern_are_not_counted_by_a_mask() -> None:
+    model, targets, _ = unknown("t5 decoder")
+    with pytest.raises(ArgumentError, match=r'`indices` must be "model" for the blocks of an encoder-decoder .* is "mask"'):
+        floater.attach(model, MOVING, sites=floater.Sites("qkv", targets=targets), indices="mask")
 
 
 # No forward passes by its attachment -----------------------------------------------------------------------------------
@@ -396,6 +415,46 @@ def test_lora_and_flow_are_saved_and_come_back(tmp_path: Path) -> None:
         torch.testing.assert_close(logits(whole, inputs), trained, rtol=1e-4, atol=1e-4)
 
 
+SCALING = {
+    "IA3": IA3Config(target_modules=["query", "value"], feedforward_modules=[]),
+    "DoRA": LoraConfig(r=2, target_modules=["query", "value"], use_dora=True),
+}
+
+
+@pytest.mark.parametrize("first", ["flow", "adapter"])
+@pytest.mark.parametrize("name", SCALING)
+def test_adapters_that_scale_the_encoding_are_refused(name: str, first: str) -> None:
+    model = make("bert")
+    if first == "flow":
+        floater.attach(model, MOVING)
+    peft = get_peft_model(model, SCALING[name])
+    if first == "adapter":
+        floater.attach(peft, MOVING)
+    with pytest.raises(AttachmentError, match=rf"{name} scales what projections give, the encoding included"):
+        logits(peft, batch("bert"))
+    apart = make("bert")
+    floater.attach(apart, MOVING)
+    config = LoraConfig(r=2, target_modules=["output.dense"], use_dora=True)
+    assert torch.isfinite(logits(get_peft_model(apart, config), batch("bert"))).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*quantize_dynamic:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per:UserWarning")
+def test_models_that_cannot_be_saved_whole_say_so(tmp_path: Path) -> None:
+    model = make("bert")
+    floater.attach(model, MOVING)
+    model.add_adapter(LoraConfig(r=2, target_modules=["query"]))
+    with pytest.raises(AttachmentError, match=r"A model with an adapter of its own \(model.add_adapter\) must be wrapped by PEFT"):
+        floater.save_pretrained(model, tmp_path / "x")
+    small = torch.ao.quantization.quantize_dynamic(make("bert"), {nn.Linear}, dtype=torch.qint8)
+    floater.attach(small, MOVING)
+    for base in (True, False):
+        with pytest.raises(AttachmentError, match=r"must be saved before it is quantised: .* is packed"):
+            floater.save_pretrained(small, tmp_path / "x", base=base)
+    assert not (tmp_path / "x").exists()
+
+
 def test_adapters_inside_the_dynamics_are_refused() -> None:
     model = make("bert")
     floater.attach(model, MOVING)
@@ -484,15 +543,29 @@ def test_a_copy_made_while_disabled_is_enabled(positions: Any, how: str) -> None
 def test_loading_other_weights_bakes_anew() -> None:
     model, other, inputs = make("bert"), make("bert"), batch("bert")
     made = floater.attach(model, MOVING)
-    theirs: Any = floater.attach(other, MOVING).encoder
+    ours, theirs = (cast("Flow", one.encoder) for one in (made, floater.attach(other, MOVING)))
+    start = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
+
+    def part() -> None:
+        ours.initial.copy_(theirs.initial)
+        ours.dynamics.load_state_dict(theirs.dynamics.state_dict())
+
+    def whole() -> None:
+        model.load_state_dict(other.state_dict())
+
+    def encoder() -> None:
+        ours.load_state_dict(theirs.state_dict())
+
     with torch.no_grad():
-        theirs.initial += 1.0
+        for parameter in theirs.parameters():
+            parameter.add_(0.1)
         wanted = logits(other, inputs)
-        for load in (lambda: model.load_state_dict(other.state_dict()), lambda: made.encoder.load_state_dict(theirs.state_dict())):
+        for load in (whole, encoder, part):
             made.unbake()
-            made.encoder.initial.zero_()  # type: ignore[operator]
+            ours.load_state_dict(start)
             made.bake(20)
-            load()  # type: ignore[no-untyped-call]
+            assert (logits(model, inputs) - wanted).abs().max() > 1e-2
+            load()
             assert made.baked_length == 20
             torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
 
@@ -504,8 +577,13 @@ def test_negative_and_fractional_position_ids_are_refused() -> None:
     model = make("bert")
     floater.attach(model, MOVING, positions="replace")
     ids = torch.randint(3, VOCABULARY, (1, 4))
-    with pytest.raises(ArgumentError, match="`position_ids` must not be negative, but contain -3"):
-        model(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, -3]]))
+    kept = make("bert")
+    floater.attach(kept, MOVING)
+    bare = make("bert")
+    floater.attach(bare, floater.NoPositionConfig(), positions="replace")
+    for one in (model, kept, bare):
+        with pytest.raises(ArgumentError, match="`position_ids` must not be negative, but contain -3"):
+            one(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, -3]]))
     with pytest.raises(ArgumentError, match=r"`position_ids` must be whole numbers, but are torch.float32; .*attachment.at"):
         model(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, 2.5]]))
 
@@ -548,7 +626,6 @@ def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
     "call",
     [
         lambda: floater.SinusoidalConfig().build(18, 512).table(10**9),
-        lambda: floater.RecurrentConfig().build(18, 512)(torch.tensor([1e8])),
         lambda: MOVING.build(18, 512).table(10**12),
     ],
 )
@@ -557,6 +634,11 @@ def test_tables_that_no_machine_holds_are_refused_at_once(call: Any) -> None:
         LengthError, match=r"A table of [\d,]+ positions, 18 sites and 512 dimensions would take at least .* of memory, but"
     ):
         call()
+
+
+def test_a_recurrent_encoder_does_not_step_for_ever() -> None:
+    with pytest.raises(LengthError, match="steps through all positions, at most 200,000, but position 10,000,000 was asked for"):
+        floater.RecurrentConfig().build(1, 4)(torch.tensor([1e6]))
 
 
 @pytest.mark.parametrize("hidden", [10**9, 10**18])
@@ -684,6 +766,39 @@ def test_saving_keeps_what_else_is_in_the_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "model-00001-of-00002.safetensors").exists()
     floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_saving_where_one_works_keeps_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = make("bert"), batch("bert")
+    made: Any = floater.attach(model, MOVING)
+    (tmp_path / "mine.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        floater.save_pretrained(model, ".")
+        Path("after.txt").write_text("the folder is still there")
+        with torch.no_grad():
+            made.encoder.initial += 1.0
+    floater.save_pretrained(model, ".")
+    assert Path("mine.txt").read_text() == "mine"
+    assert not list(tmp_path.glob(".*"))
+    back = floater.from_pretrained(AutoModelForMaskedLM, ".")
+    with torch.no_grad():
+        assert torch.equal(logits(back, inputs), logits(model, inputs))
+
+
+def test_saving_respects_permissions(tmp_path: Path) -> None:
+    model = make("bert")
+    floater.attach(model, MOVING)
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    mask = os.umask(0o077)
+    try:
+        for folder in (private, tmp_path / "new"):
+            floater.save_pretrained(model, folder)
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+    finally:
+        os.umask(mask)
 
 
 def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from . import stopping
 from .errors import ArgumentError, FloaterError, RunError, first_line
+from .room import check_output
 
 if TYPE_CHECKING:
     from .training.positions import Positions
@@ -223,8 +224,7 @@ def report(
     """Make one self-contained page of runs: scores, curves, encodings, configs. Needs no torch, no network, no server."""
     from .report.page import write_report  # noqa: PLC0415
 
-    if out.is_dir():
-        raise ArgumentError(f"`--out` must be a file, but {out} is a folder.")
+    check_output(out, "--out")
     shown = write_report(folders, out, title=title)
     for note in shown.notes:
         typer.echo(note, err=True)
@@ -250,6 +250,7 @@ def plot(
 
     path = out or Path(f"{model.resolve().name}-{kind}.png")
     check_plot(kind, path)
+    check_output(path, "--out")
     found = _positions(model, length)
     written = plot(found.site(site) if site else found, kind, path, title=f"{model.resolve().name}: {found.description}")
     console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)

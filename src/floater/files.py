@@ -11,10 +11,11 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import DataError, FloaterError, RunError, first_line
@@ -42,10 +43,22 @@ def write_bytes(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
+            os.chmod(name, _mode(path, 0o666))
             os.replace(name, path)
         finally:
             Path(name).unlink(missing_ok=True)
+
+
+def _mode(path: Path, new: int) -> int:
+    """The permissions that a file or folder has, or would have if it were made in the ordinary way."""
+    with suppress(OSError):
+        return stat.S_IMODE(path.stat().st_mode)
+    with suppress(OSError, ValueError, StopIteration):  # asking for the mask in any other way changes it for a moment
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return new & ~int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return new & ~mask
 
 
 @contextmanager
@@ -94,7 +107,7 @@ def new_folder(folder: Path, error: type[FloaterError] = RunError) -> Iterator[P
     with writing(folder, error):
         folder.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        place.chmod(0o755)
+        place.chmod(_mode(folder, 0o777))
         try:
             yield place
             publish(place, folder)

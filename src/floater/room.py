@@ -33,6 +33,30 @@ def check_folder(path: Path, option: str = "--out") -> None:
             ) from None
 
 
+_RECORDS = ("config.yaml", "run.json", "metrics.jsonl", "scores.json", "scores.old.json", "positions.safetensors")
+_PARTS = ("model", "checkpoints", "vocabulary", "attachment", "predictions")
+
+
+def check_output(path: Path, option: str, *inputs: Path | None) -> None:
+    """Refuse to write over a part of a run, or over what is read.
+
+    Args:
+        path: the file to write.
+        option: what it was given by.
+        inputs: files that are read.
+    """
+    if path.is_dir():
+        raise ArgumentError(f"`{option}` must be a file, but {path} is a folder.")
+    whole = path.resolve()
+    if any(other is not None and other.resolve() == whole for other in inputs):
+        raise ArgumentError(f"`{option}` must be another file than the one that is read, but both are {path}.")
+    inside = next((parent for parent in whole.parents if (parent / "config.yaml").is_file()), None)
+    if inside is not None:
+        first = whole.relative_to(inside).parts[0]
+        if first in _PARTS or first in _RECORDS:
+            raise ArgumentError(f"`{option}` must not replace a part of the run {inside.name}, but is {path}; choose another.")
+
+
 def check_disk(path: Path, needed: float) -> None:
     """Refuse to start what the disk of a folder (which need not exist yet) has no room for.
 

@@ -454,3 +454,35 @@ def test_a_changed_digit_in_a_record_is_noticed(tmp_path: Path, name: str) -> No
     del known["facts_sha256"]
     path.write_text(json.dumps(known))
     assert "37" in str(read())
+
+
+def test_a_changed_digit_in_the_metrics_is_noticed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (1, 2):
+        folder.log({"step": step, "loss": 6.25})
+    assert [row["loss"] for row in folder.metrics()] == [6.25, 6.25]
+    folder.rewind(1)
+    folder.log({"step": 2, "loss": float("nan")})
+    assert len(list(folder.metrics())) == 2
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text().replace("6.25", "1.25", 1))
+    with pytest.raises(RunError, match=r"metrics.jsonl, line 1: damaged or changed: its sum is not the recorded one"):
+        list(folder.metrics())
+
+
+def test_outputs_do_not_replace_parts_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folder = tmp_path / "run"
+    (run_folder / "model").mkdir(parents=True)
+    (run_folder / "config.yaml").write_text("task: translation\n")
+    (run_folder / "scores.json").write_text("{}")
+    (tmp_path / "in.txt").write_text("one\n")
+    for line, told in (
+        (("report", run_folder, "--out", run_folder / "scores.json"), "must not replace a part of the run run"),
+        (("translate", run_folder, "--input", tmp_path / "in.txt", "--output", run_folder / "config.yaml"), "must not replace"),
+        (("translate", run_folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "in.txt"), "another file than the one"),
+        (("plot", run_folder, "--out", run_folder / "model" / "x.png"), "must not replace a part of the run"),
+    ):
+        assert told in mistake(monkeypatch, capsys, *line)
+    assert (run_folder / "scores.json").read_text() == "{}"

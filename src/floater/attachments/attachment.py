@@ -19,7 +19,7 @@ from .indices import Places, Span
 from .layouts import Layout, base_of, head_size, layout_of
 from .own import Own
 from .passage import Axis, Passage, Turns
-from .projections import equip, restore
+from .projections import equip, restore, underlying
 from .sites import Plan, Sites, StackPlaces, make_plan
 
 NAME = "floater"
@@ -52,14 +52,13 @@ class _Installed:
 
 
 class _Rebake:
-    """Hook of an encoder: after other weights are loaded, stored encodings are made anew."""
+    """Hook of an encoder and its parts: after other weights are loaded, stored encodings are made anew when they are used."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = (attachment,)  # no submodule of the encoder
 
     def __call__(self, module: nn.Module, incompatible: Any) -> None:
-        if self._attachment[0].baked_length is not None:
-            self._attachment[0].bake(self._attachment[0].baked_length)
+        self._attachment[0]._stale = bool(self._attachment[0]._baked)
 
 
 def current(module: object) -> Attachment | None:
@@ -73,6 +72,9 @@ def current(module: object) -> Attachment | None:
         return original
     found = wrapper.modules_to_save[active[0]]
     return found if isinstance(found, Attachment) else original
+
+
+_SCALING = ("DoRA", "IA3", "BOFT")
 
 
 class Misfit(SavedError):
@@ -115,6 +117,11 @@ class Attachment(nn.Module):
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout_of(model, sites.targets)
         base = model if sites.targets is not None else base_of(model)
+        if self.layout.carried and indices == "mask" and getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+            raise ArgumentError(
+                '`indices` must be "model" for the blocks of an encoder-decoder that are named by pattern, but is "mask": '
+                "which mask belongs to them is not known."
+            )
         additive = not isinstance(config, RotaryConfig)
         if not additive and sites.kind != "qkv":
             raise ArgumentError(f'A rotary encoder turns queries and keys: sites must be "qkv", but is {sites.kind!r}.')
@@ -124,7 +131,8 @@ class Attachment(nn.Module):
         self._plan, self._model_type = plan, type(base).__name__
         self._baked: tuple[str, ...] = ()
         self._installed = _Installed()
-        for module in self.encoders.values():
+        self._stale = False
+        for module in self.encoders.modules():
             module.register_load_state_dict_post_hook(_Rebake(self))
         hooks.check_free(plan)
         try:
@@ -205,6 +213,24 @@ class Attachment(nn.Module):
         memo[id(self)] = copied
         copied.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
         return copied
+
+    def check_adapters(self) -> None:
+        """Refuse adapters that scale or turn what a projection gives: merged, they would leave the encoding as it is."""
+        for holder in self._installed.holders:
+            kinds = getattr(holder, "peft_config", None)
+            for config in kinds.values() if isinstance(kinds, dict) else ():
+                name = str(getattr(config.peft_type, "value", config.peft_type))
+                name = "DoRA" if getattr(config, "use_dora", False) else name
+                if name in _SCALING and self._wrapped(holder):
+                    raise AttachmentError(
+                        f"{name} scales what projections give, the encoding included, which its merged weights would not do; use "
+                        "LoRA (or another adapter that adds to them), or leave the attachment's projections out of it."
+                    )
+
+    def _wrapped(self, model: nn.Module) -> bool:
+        """Whether an adapter is wrapped around one of the projections."""
+        ours = {id(layer) for layer in self._layers()}
+        return any(underlying(module) is not module and id(underlying(module)) in ours for module in model.modules())
 
     def live(self) -> Attachment:
         """The attachment whose weights count now: this one, or the trained copy that PEFT put in its place."""
@@ -347,6 +373,7 @@ class Attachment(nn.Module):
     def set_baked(self, tables: dict[str, Tensor]) -> None:
         """Use these stored encodings [length, sites, dim], by group of sites."""
         self.unbake()
+        self._stale = False
         for name, table in tables.items():
             self.register_buffer(f"baked_{name}", table, persistent=False)
         self._baked = tuple(tables)
@@ -365,6 +392,8 @@ class Attachment(nn.Module):
 
     def baked_tables(self) -> dict[str, Tensor]:
         """Stored encodings by group of sites."""
+        if self._stale:
+            self.bake(min(len(getattr(self, f"baked_{name}")) for name in self._baked))
         return {name: getattr(self, f"baked_{name}") for name in self._baked}
 
     def describe(self) -> dict[str, Any]:

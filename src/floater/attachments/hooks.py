@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
 from ..errors import ArgumentError, AttachmentError
@@ -84,6 +86,13 @@ class _Carried(Exchanged):
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 
+@dataclass
+class CountedOutput(BaseModelOutput):
+    """An encoder's output that also says at which positions its tokens stand; goes through beams with the rest."""
+
+    floater_positions: Tensor | None = None
+
+
 _DENSE, _WASTE = 4096, 64
 """Tables hold all positions up to the last, unless that is more than so many, and so many times the tokens looked up."""
 
@@ -149,6 +158,7 @@ class Entry:
         session = kwargs.pop(SESSION, None)
         if not self._attachment.enabled:
             return args, kwargs
+        self._attachment.check_adapters()
         attachment = self._attachment.live()
         session = session or Session(attachment)
         given = self._arguments.bind(args, kwargs)
@@ -166,15 +176,15 @@ class Exit:
     def __init__(self, attachment: Attachment, stack: str, carrier: Carrier | None) -> None:
         self._attachment, self._stack, self._carrier = attachment, stack, carrier
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if not self._attachment.enabled:
-            return
+            return None
         opening = kwargs.get(PASSAGE) if self._carrier is None else self._carrier.pop()
         if torch.compiler.is_compiling():
-            return
+            return None
         left = self._left()
         if output is None or opening is None:  # the forward failed
-            return
+            return None
         if not opening.opened and self._attachment.stack_sites(self._stack) and not module.training:
             raise AttachmentError(
                 f"A forward through {type(module).__name__} passed by its attachment: no block of the {self._stack} was entered; "
@@ -185,8 +195,7 @@ class Exit:
                 f"A forward through {type(module).__name__} passed by its attachment: the projection {left} was not called; "
                 'attach with sites="blocks", or run the model with its own attention (no fused kernels that read the weights).'
             )
-        if self._stack == "encoder" and self._attachment.num_stacks > 1:
-            opening.record(output)
+        return opening.recorded(output) if self._stack == "encoder" and self._attachment.num_stacks > 1 else None
 
     def _left(self) -> str | None:
         """A projection that did not take what it was handed. Keys and values of another stack may be cached, and need not."""
@@ -247,18 +256,17 @@ class _Opening:
         """Whether a block has asked for the passage."""
         return self._passage is not None
 
-    def record(self, output: Any) -> None:
-        """Leave the positions of the tokens with an encoder's output, for a decoder that is called later."""
+    def recorded(self, output: Any) -> Any:
+        """An encoder's output with the positions of its tokens, for a decoder that is called later."""
         if self._own is None:
-            return
+            return None
         states: Tensor = output[0]
         index = self._own.index
         if isinstance(index, Span):
             index = torch.arange(index.first, index.first + index.length, device=states.device).unsqueeze(0)
         index = index.to(states.device).expand(states.shape[0], -1)
         setattr(states, SOURCE, index)
-        if isinstance(output, ModelOutput):
-            output[SOURCE] = index  # goes through beams with the rest
+        return CountedOutput(**output, floater_positions=index) if type(output) is BaseModelOutput else None
 
     def passage(self, hidden: Tensor) -> Passage:
         """The passage, now that the first block is entered with `hidden` [B, L, dim]."""

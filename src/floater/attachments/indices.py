@@ -135,6 +135,8 @@ def _rows(position_ids: Tensor) -> Tensor:
         raise ArgumentError(
             f"`position_ids` must be whole numbers, but are {position_ids.dtype}; set real-valued times with attachment.at(times)."
         )
+    if position_ids.device.type == "cpu" and not torch.compiler.is_compiling() and bool((position_ids < 0).any()):
+        raise ArgumentError(f"`position_ids` must not be negative, but contain {int(position_ids.min())}.")
     return position_ids.unsqueeze(0) if position_ids.dim() == 1 else position_ids
 
 

@@ -79,6 +79,16 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
             'A PEFT model must be saved by PEFT itself, with modules_to_save=["floater"], or merged first '
             "(model.merge_and_unload()), but was given as it is."
         )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise AttachmentError(
+            "A model with an adapter of its own (model.add_adapter) must be wrapped by PEFT instead (get_peft_model), which saves "
+            "and merges it, but was given as it is."
+        )
+    packed = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
+    if packed:
+        raise AttachmentError(
+            f"A model must be saved before it is quantised: {packed[0]} is packed, and safetensors hold plain tensors only."
+        )
     _check_folder(folder)
     with _aside(Path(folder), base) as place:
         if base:
@@ -307,12 +317,27 @@ def _aside(folder: Path, base: bool) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise SavedError(f"{folder} must be a folder, but is a file.")
     folder = folder.resolve()
+    if folder.is_dir() and (_in_use(folder) or os.path.ismount(folder) or not os.access(folder.parent, os.W_OK)):
+        with new_folder(folder / ".saving", SavedError) as inner:  # its name cannot be given to another folder
+            yield inner
+        for file in sorted((folder / ".saving").iterdir(), key=lambda path: path.name == HASHES):  # hashes last: they tell
+            os.replace(file, folder / file.name)
+        (folder / ".saving").rmdir()
+        return
     with new_folder(folder, SavedError) as place:
         yield place
         stale = re.compile(r"model.*\.safetensors(\.index\.json)?" if base else r"")
         for path in folder.iterdir() if folder.exists() else ():
             if not (place / path.name).exists() and not stale.fullmatch(path.name):
                 link_tree(path, place / path.name)
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether this process works in a folder, or below it."""
+    try:
+        return Path.cwd().is_relative_to(folder)
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -10,7 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..dynamics import sinusoid_frequencies
+from ..errors import LengthError
 from .base import Encoder, EncoderConfig, Positive, to_index
+
+_LONGEST = 200_000
+"""Positions; a step takes some ten microseconds and one row of memory."""
 
 
 class RecurrentConfig(EncoderConfig):
@@ -63,7 +67,12 @@ class Recurrent(Encoder):
 
     def forward(self, times: Tensor) -> Tensor:
         index = to_index(times, self.delta, "recurrent").to(self.initial.device)
-        self.check_length(int(index.max()) + 1)  # it steps through all of them
+        if int(index.max()) >= _LONGEST:
+            raise LengthError(
+                f"The recurrent encoder steps through all positions, at most {_LONGEST:,}, but position {int(index.max()):,} was "
+                "asked for; use an encoder that evaluates single times: FlowConfig(), SinusoidalConfig()."
+            )
+        self.check_length(int(index.max()) + 1)
         learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
         if learning or torch.compiler.is_compiling():
             return torch.stack(self._walk([self.initial], int(index.max()) + 1))[index]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..recipes import changed, merge, read
+from ..tasks.translation.config import TranslationConfig
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
@@ -140,4 +141,10 @@ class Sources:
         found = embedded(self.positions or arm.key) if scale == "smoke" else read(configs(self._file(arm, scale)))
         found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
         found.pop("init_from", None)
-        return changed(found, overrides)
+        found = changed(found, overrides)
+        try:
+            TranslationConfig(**found)
+        except ConfigError as error:
+            where = f"the settings of {arm.name}" if scale == "smoke" else f"configs/{self._file(arm, scale)}"
+            raise ConfigError(f"{where}: {error}") from None
+        return found

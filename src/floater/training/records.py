@@ -9,6 +9,7 @@ import platform
 import shlex
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -126,6 +127,12 @@ class RunFolder:
                 row = json.loads(line) if line else None
             except (ValueError, RecursionError):
                 row = line
+            known = row.pop(_SUM, None) if isinstance(row, dict) else None
+            if known is not None and isinstance(row, dict) and known != _sum(row):
+                raise RunError(
+                    f"{path}, line {number + 1}: damaged or changed: its sum is not the recorded one; remove the line (or "
+                    f"`{_SUM}` from it, if the change is yours), or the file: only curves are lost."
+                )
             if isinstance(row, dict):
                 yield row
             elif line and number < last:
@@ -136,14 +143,14 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Forget metrics of updates after `step`, which will be made again."""
-        kept = [json.dumps(row) for row in self.metrics() if _number(row.get("step")) <= step]
+        kept = [_line(row) for row in self.metrics() if _number(row.get("step")) <= step]
         write_text(self.path / METRICS, "".join(f"{line}\n" for line in kept))
 
     def log(self, row: dict[str, Any]) -> None:
         """Add a line to the metrics."""
         path = self.path / METRICS
         with writing(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(_line(row) + "\n")
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
@@ -166,6 +173,19 @@ def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _number(value: object) -> float:
     return value if isinstance(value, int | float) else 0
+
+
+_SUM = "crc32"
+"""Key under which a line of metrics holds the sum of its others."""
+
+
+def _sum(row: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(row).encode())
+
+
+def _line(row: dict[str, Any]) -> str:
+    plain = json.loads(json.dumps(row))
+    return json.dumps({**plain, _SUM: _sum(plain)})
 
 
 _HASH = "facts_sha256"

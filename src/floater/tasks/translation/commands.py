@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ...errors import ArgumentError, DataError, RunError
 from ...files import read_lines, write_text
+from ...room import check_output
 from ...training.locking import in_use
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints
@@ -94,8 +95,8 @@ def _edges(text: str) -> list[int]:
 
 def translate(path: Path, source: Path | None, output: Path | None, beam: int | None, window: int, model: Path | None) -> None:
     """Translate a file or standard input."""
-    if output is not None and output.is_dir():
-        raise ArgumentError(f"`--output` must be a file, but {output} is a folder.")
+    if output is not None:
+        check_output(output, "--output", source)
     config, translator = evaluation.load(path, model)
     if beam is not None:
         translator.config = config.decoding.model_copy(update={"beam": beam})
