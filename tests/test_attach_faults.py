@@ -128,7 +128,7 @@ def test_an_encoders_output_with_positions_is_an_output_like_any_other() -> None
         encoded = model.get_encoder()(**sources("padded behind"))
     again = torch.utils._pytree.tree_map(lambda tensor: tensor, encoded)
     assert isinstance(again, BaseModelOutput)
-    assert torch.equal(again.floater_positions, encoded.floater_positions)
+    assert torch.equal(again["floater_positions"], encoded.floater_positions)
     assert torch.equal(pickle.loads(pickle.dumps(encoded)).floater_positions, encoded.floater_positions)
 
 

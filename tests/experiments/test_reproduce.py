@@ -221,7 +221,7 @@ def test_a_typo_in_the_config_of_an_arm_is_an_error_not_a_missing_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_only: bool, change: str, message: str
 ) -> None:
     broken(tmp_path, monkeypatch, "translation/s2l/flow-blocks.yaml", "positions:", change)
-    with pytest.raises(FloaterError, match=message):
+    with pytest.raises(FloaterError, match=rf"s2l/flow-blocks.yaml.*{message}"):
         reproduce("s2l", "small", tmp_path / "out", seeds=[0], workers=1, console=QUIET, check_only=check_only)
     assert not (tmp_path / "out").exists()
 
