@@ -34,8 +34,8 @@ def workers(group: int) -> int:
     return sum(line.split()[0] == str(group) and "Z" not in line for line in found)
 
 
-SOON = 3.0 if (os.cpu_count() or 1) > 8 else 8.0
-"""Three seconds are promised; a machine that runs other tests on all its cores gets more."""
+SOON = 3.0
+"""Seconds; what is promised."""
 
 
 def listens(process: subprocess.Popen[str]) -> bool:
