@@ -199,8 +199,9 @@ SPOILT = (
 def test_no_damage_leads_to_a_traceback_or_another_result(whole: Path, tmp_path: Path, damage: str) -> None:
     config = whole.parent / "config.yaml"
     expected = {name: command(copied(whole, tmp_path / "run"), name, config).made for name in ("evaluate", "translate", "resume")}
-    for name, wanted in expected.items():
-        for file in SPOILT:
+    turn = list(DAMAGES).index(damage)
+    for number, (name, wanted) in enumerate(expected.items()):
+        for file in SPOILT[(turn + number) % 3 :: 3]:  # a third of all: `make torture` draws from the whole
             place = copied(whole, tmp_path / "run")
             DAMAGES[damage](place / file)
             outcome = command(place, name, config)
