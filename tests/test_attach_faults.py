@@ -568,6 +568,10 @@ def test_loading_other_weights_bakes_anew() -> None:
             load()
             assert made.baked_length == 20
             torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
+            load()
+            made.unbake()
+            assert made.baked_length is None
+            torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
 
 
 # Odd numbers -----------------------------------------------------------------------------------------------------------

@@ -373,7 +373,6 @@ class Attachment(nn.Module):
     def set_baked(self, tables: dict[str, Tensor]) -> None:
         """Use these stored encodings [length, sites, dim], by group of sites."""
         self.unbake()
-        self._stale = False
         for name, table in tables.items():
             self.register_buffer(f"baked_{name}", table, persistent=False)
         self._baked = tuple(tables)
@@ -382,7 +381,7 @@ class Attachment(nn.Module):
         """Forget stored encodings and solve again."""
         for name in self._baked:
             delattr(self, f"baked_{name}")
-        self._baked = ()
+        self._baked, self._stale = (), False
 
     @property
     def baked_length(self) -> int | None:
