@@ -32,7 +32,7 @@ MERGED = "a: &a {x: 1}\nb: &b {<<: [" + ", ".join(["*a"] * 400) + "]}\nc: &c {<<
         ("a: &a [*a]", "An alias (*name) must not stand inside of what it names"),
         ("[" * 5000, "must be nested at most 40 deep"),
         ("a: " + "{b: " * 200 + "1" + "}" * 200, "must be nested at most 40 deep"),
-        ("1: 2", "keys must be text, but one is 1 (a int)"),
+        ("1: 2", "keys must be text, but one is 1 (int)"),
         ("training: {null: 2}", "training: keys must be text, but one is None"),
         ("on: 2", "keys must be text, but one is True"),
         ("2024-01-01: 2", "keys must be text, but one is datetime.date(2024, 1, 1)"),

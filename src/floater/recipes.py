@@ -135,9 +135,7 @@ def _check(value: Any, name: str, where: tuple[str, ...] = ()) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ConfigError(
-                    f"{place}: keys must be text, but one is {brief(key)} (a {type(key).__name__}); put it in quotes."
-                )
+                raise ConfigError(f"{place}: keys must be text, but one is {brief(key)} ({type(key).__name__}); put it in quotes.")
             _check(key, name, where)
             _check(inner, name, (*where, key))
     elif isinstance(value, list | tuple | set):

@@ -42,7 +42,8 @@ def spoiled(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
     return found
 
 
-def page_or_line(folders: list[Path], out: Path) -> None:
+def report(folders: list[Path], out: Path) -> str:
+    """What becomes of a report: "page", or the one line it is refused with. Anything else fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -50,9 +51,10 @@ def page_or_line(folders: list[Path], out: Path) -> None:
     except FloaterError as error:
         assert "\n" not in str(error)  # noqa: PT017
         assert not out.exists()
-    else:
-        assert "\x00" not in out.read_text(encoding="utf-8")
-        out.unlink()
+        return str(error)
+    assert "\x00" not in out.read_text(encoding="utf-8")
+    out.unlink()
+    return "page"
 
 
 @pytest.mark.parametrize("name", ["run.json", "scores.json", "metrics.jsonl", "results.json", "comparison.json"])
@@ -71,16 +73,16 @@ def test_any_value_may_be_odd(tmp_path: Path, name: str) -> None:
     lines = path.read_text(encoding="utf-8")
     rows = [json.loads(line) for line in lines.splitlines()[:8]] if name == "metrics.jsonl" else json.loads(lines)
     ways = list(places(rows))
-    draw = random.Random(0)
+    draw, ends = random.Random(0), []
     cases = [(way, odd) for way in ways for odd in ODD]
     for way, odd in draw.sample(cases, min(len(cases), 120)):
         made = spoiled(rows, way, odd)
         text = "".join(json.dumps(one) + "\n" for one in made) if name == "metrics.jsonl" else json.dumps(made)
         path.write_text(text, encoding="utf-8")
-        page_or_line([tmp_path / "all"], tmp_path / "page.html")
+        ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
     for odd in ODD:
         path.write_text(json.dumps(odd), encoding="utf-8")
-        page_or_line([tmp_path / "all"], tmp_path / "page.html")
+        ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
     for data in (
         b"",
         b"\xff\xfe\x00",
@@ -90,54 +92,63 @@ def test_any_value_may_be_odd(tmp_path: Path, name: str) -> None:
         b"9" * 9999,
     ):
         path.write_bytes(data)
-        page_or_line([tmp_path / "all"], tmp_path / "page.html")
+        ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
+    assert all(end == "page" or str(path) in end for end in ends), "a refusal names the file"
+    assert len(set(ends)) > 1, "some values are refused, others do no harm"
+    path.write_text(lines, encoding="utf-8")
+    assert report([tmp_path / "all"], tmp_path / "page.html") == "page"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "end"),
     [
-        "1: 2",
-        "a: &a [*a]",
-        "a: 2024-01-01",
-        "training: 3\npositions: [x]",
-        'a: "\\ud800"',
-        "",
-        "[" * 9999,
-        "positions: {encoder: 7}",
+        ("1: 2", "keys must be text, but one is 1"),
+        ("a: &a [*a]", "must not stand inside of what it names"),
+        ("a: 2024-01-01", "page"),
+        ("training: 3\npositions: [x]", "page"),
+        ('a: "\\ud800"', "must be text that can be written"),
+        ("", "must hold keys with values, but holds nothing"),
+        ("[" * 9999, "must be nested at most 40 deep"),
+        ("positions: {encoder: 7}", "page"),
     ],
 )
-def test_any_config_may_be_odd(tmp_path: Path, text: str) -> None:
+def test_any_config_may_be_odd(tmp_path: Path, text: str, end: str) -> None:
     run = make_run(tmp_path / "a")
     (run / "config.yaml").write_text(text, encoding="utf-8")
-    page_or_line([run], tmp_path / "page.html")
+    found = report([run], tmp_path / "page.html")
+    assert end in found
+    assert found == "page" or str(run / "config.yaml") in found
+
+
+SHAPE = "must hold finite times and encodings"
 
 
 @pytest.mark.parametrize(
-    ("times", "tables", "about"),
+    ("times", "tables", "about", "end"),
     [
-        (np.zeros((4, 2)), np.zeros((1, 4, 3)), {}),
-        (np.full(4, np.nan), np.zeros((1, 4, 3)), {}),
-        (np.arange(4.0), np.full((1, 4, 3), np.inf), {}),
-        (np.arange(4.0), np.full((1, 4, 3), 3e38), {}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": -3}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": 10**30}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": float("inf")}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": "x"}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": 7}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["a", "b"]}),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["<script>\x00"], "kind": None, "description": []}),
-        (np.arange(4), np.zeros((1, 4, 3), np.int64), {}),
-        (np.zeros(0), np.zeros((1, 0, 3)), {}),
+        (np.zeros((4, 2)), np.zeros((1, 4, 3)), {}, SHAPE),
+        (np.full(4, np.nan), np.zeros((1, 4, 3)), {}, SHAPE),
+        (np.arange(4.0), np.full((1, 4, 3), np.inf), {}, SHAPE),
+        (np.arange(4.0), np.full((1, 4, 3), 3e38), {}, "page"),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": -3}, "`trained` must be a length, but is -3"),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": 10**30}, "`trained` must be a length"),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": float("inf")}, "is damaged"),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": "x"}, "is damaged"),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": 7}, "is damaged"),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["a", "b"]}, SHAPE),
+        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["<script>\x00"], "kind": None, "description": []}, "page"),
+        (np.arange(4), np.zeros((1, 4, 3), np.int64), {}, "page"),
+        (np.zeros(0), np.zeros((1, 0, 3)), {}, SHAPE),
     ],
 )
-def test_any_table_may_be_odd(tmp_path: Path, times: Any, tables: Any, about: dict[str, Any]) -> None:
+def test_any_table_may_be_odd(tmp_path: Path, times: Any, tables: Any, about: dict[str, Any], end: str) -> None:
     run = make_run(tmp_path / "a", positions=circle())
     known = {"sites": ["input"], "kind": "flow", "description": "flow", "trained": 2, **about}
     arrays = {"times": times, "tables": tables.astype(np.float32) if tables.dtype == np.float64 else tables}
     save_file(arrays, run / "positions.safetensors", {"positions": json.dumps(known)})
-    page_or_line([run], tmp_path / "page.html")
+    assert end in report([run], tmp_path / "page.html")
     (run / "positions.safetensors").write_bytes(b"\xff" * 40)
-    page_or_line([run], tmp_path / "page.html")
+    assert "positions.safetensors is damaged" in report([run], tmp_path / "page.html")
 
 
 def test_paired_tests_of_every_measure_and_comparisons_are_shown(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_encodings_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     good = circle(2)
     good._with(good.times[:5], good.tables, good.sites).write(run)
-    with pytest.raises(RunError, match=r"must hold finite encodings \[2 sites, 5 times, dim\], but holds \[2, 24, 6\]"):
+    with pytest.raises(RunError, match=r"must hold finite times and encodings \[2 sites, 5 times, dim\], but holds \[2, 24, 6\]"):
         gather([run])
 
 

@@ -118,8 +118,8 @@ class Positions:
             or not np.isfinite(tables).all()
         ):
             raise RunError(
-                f"{path} must hold finite encodings [{shape[0]} sites, {shape[1]} times, dim], but holds {list(tables.shape)}; "
-                f"remove it, and `floater plot {folder}` makes it anew."
+                f"{path} must hold finite times and encodings [{shape[0]} sites, {shape[1]} times, dim], but "
+                f"holds {list(tables.shape)}; remove it, and `floater plot {folder}` makes it anew."
             )
         return found
 
