@@ -30,3 +30,17 @@ def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("floater: ")]
     assert len(lines) == 1
     return lines[0]
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
+    """Exit code and standard error of a command that something is raised in."""
+
+    def fail(out: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_folder_for", fail)
+    monkeypatch.setattr(sys, "argv", ["floater", "demo"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, capsys.readouterr().err

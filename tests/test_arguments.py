@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from command_line import mistake
+from command_line import ends, mistake
 from floater import cli
 
 
@@ -37,13 +37,6 @@ def test_without_arguments_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C ends in one line and the exit code that shells expect."""
-
-    def stopped(out: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "_folder_for", stopped)
-    monkeypatch.setattr(sys, "argv", ["floater", "demo"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == 130
-    assert "floater: stopped after" in capsys.readouterr().err
+    code, told = ends(monkeypatch, capsys, KeyboardInterrupt())
+    assert code == 130
+    assert "floater: stopped after" in told

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import mistake, said
+from command_line import ends, mistake, said
 from floater import cli
 from floater.errors import FloaterError
 from translation.corpora import write_config
@@ -152,15 +152,9 @@ def test_odd_names_of_folders_are_printed_as_they_are(tmp_path: Path) -> None:
 def test_whatever_is_raised_ends_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, words: str
 ) -> None:
-    def fail(out: object) -> None:
-        raise error
-
-    monkeypatch.setattr(cli, "_folder_for", fail)
-    monkeypatch.setattr(sys, "argv", ["floater", "demo"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == code
-    told = capsys.readouterr().err.lstrip("\n")
+    found, told = ends(monkeypatch, capsys, error)
+    assert found == code
+    told = told.lstrip("\n")
     assert words in told
     assert told.count("\n") == 1
     assert len(told) < 2200

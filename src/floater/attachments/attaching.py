@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,7 +9,9 @@ from torch import nn
 
 from ..encoders import EncoderConfig
 from ..errors import ArgumentError, AttachmentError, brief
+from .adapters import inner_model
 from .attachment import NAME, Attachment, current
+from .building import Shapes
 from .sites import Sites
 
 
@@ -49,14 +50,14 @@ def bind(
     positions: Literal["keep", "replace"],
     per_stack: bool,
     indices: Literal["model", "mask"],
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
 ) -> Attachment:
     """What :func:`attach` does; `shapes` are those of weights that will be loaded, compared before anything is allocated."""
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
     if attachment(model) is not None:
         raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
-    model = _inside(model)
+    model = inner_model(model)
     if hasattr(model, NAME):
         raise AttachmentError(
             f"The model must have no attribute `{NAME}`, which is where its attachment goes, but has one of type "
@@ -73,7 +74,7 @@ def bind(
         made = Attachment(model, config, chosen, positions, per_stack, indices, shapes)
     made.train(model.training)
     model.add_module(NAME, made)
-    made._installed.holders = (model,)
+    made._installation.holders = (model,)
     settings: Any = getattr(model, "config", None)
     if settings is not None:  # every way to save the model carries the description along
         setattr(settings, NAME, made.describe())
@@ -83,10 +84,3 @@ def bind(
 def attachment(model: nn.Module) -> Attachment | None:
     """The attachment of a model, None if it has none; of a PEFT model, the one that is trained."""
     return current(getattr(model, NAME, None))
-
-
-def _inside(model: nn.Module) -> nn.Module:
-    """The model that a PeftModel is wrapped around; any other as it is."""
-    get: Any = getattr(model, "get_base_model", None)
-    found = get() if hasattr(model, "peft_config") and callable(get) else model
-    return found if isinstance(found, nn.Module) else model

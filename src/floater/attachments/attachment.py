@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -11,44 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
-from ..errors import ArgumentError, AttachmentError, LengthError, SavedError, first_line
-from ..room import check_memory
+from ..errors import ArgumentError, AttachmentError, LengthError
 from . import hooks
+from .adapters import active_module, check_adapters
+from .building import Shapes, build_encoders, groups_of
 from .given import Given, as_rows
 from .indices import Places, Span
-from .layouts import Layout, base_of, head_size, layout_of
-from .own import Own
+from .installation import Installation
+from .layouts import Layout, base_of, layout_of
 from .passage import Axis, Passage, Turns
-from .projections import equip, restore, underlying
-from .sites import Plan, Sites, StackPlaces, make_plan
+from .sites import Sites, StackPlaces, make_plan
 
 NAME = "floater"
 """Name under which the attachment is a submodule of its model."""
 FORMAT = 1
 """Version of the description that is saved."""
-
-
-class _Installed:
-    """What an attachment did to its model. A copy of the attachment alone (PEFT makes one to train it) shares it.
-
-    Attributes:
-        enabled: whether encodings are added.
-        given: times set with `at`, if any.
-        own: the model's own position encodings, by stack.
-        handles: of hooks.
-        holders: the model, in a tuple so that it does not become a part of its own part.
-    """
-
-    def __init__(self) -> None:
-        self.enabled = True
-        self.given: Given | None = None
-        self.own: dict[str, Own] = {}
-        self.handles: list[torch.utils.hooks.RemovableHandle] = []
-        self.holders: tuple[nn.Module, ...] = ()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles are enabled and stand at their own times, whatever the original was doing."""
-        return {**self.__dict__, "enabled": True, "given": None}
 
 
 class _Rebake:
@@ -62,41 +39,9 @@ class _Rebake:
 
 
 def current(module: object) -> Attachment | None:
-    """The attachment that a module named `floater` stands for: itself, or the one that PEFT holds in it at present."""
-    original = getattr(module, "__dict__", {}).get("_modules", {}).get("original_module")
-    if not isinstance(original, Attachment):
-        return module if isinstance(module, Attachment) else None
-    wrapper: Any = module
-    active = [name for name in wrapper.active_adapters if name in wrapper.modules_to_save]
-    if wrapper.disable_adapters or not active:
-        return original
-    found = wrapper.modules_to_save[active[0]]
-    return found if isinstance(found, Attachment) else original
-
-
-_SCALING = ("DoRA", "IA3", "BOFT")
-
-
-class Misfit(SavedError):
-    """Saved weights do not fit the attachment that is made for them."""
-
-
-def _check_size(
-    config: EncoderConfig, settings: tuple[int, int, list[int]], group: str, shapes: Mapping[str, Sequence[int]] | None
-) -> None:
-    """Refuse an encoder that needs more memory than there is, or other weights than were saved, before it is built."""
-    try:
-        with torch.device("meta"):
-            weights = {f"{group}.{name}": tensor for name, tensor in config.build(*settings).state_dict().items()}
-    except RuntimeError as error:  # sizes that overflow
-        raise ArgumentError(f"{config!r} cannot be built: {first_line(error)}") from None
-    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    check_memory(size, f"The weights of {type(config).__name__}", "choose smaller settings", 0.5)
-    for name, tensor in weights.items() if shapes is not None else ():
-        found = None if shapes is None else shapes.get(name)
-        if found is None or tuple(found) != tuple(tensor.shape):
-            has = "is missing" if found is None else f"has {tuple(found)}"
-            raise Misfit(f"The weights do not fit their description: {name} must have shape {tuple(tensor.shape)}, but {has}.")
+    """The attachment that a module named `floater` stands for: itself, or the copy that PEFT trains at present."""
+    found = active_module(module)
+    return found if isinstance(found, Attachment) else None
 
 
 class Attachment(nn.Module):
@@ -110,7 +55,7 @@ class Attachment(nn.Module):
         positions: Literal["keep", "replace"],
         per_stack: bool,
         indices: Literal["model", "mask"],
-        shapes: Mapping[str, Sequence[int]] | None = None,
+        shapes: Shapes | None = None,
     ) -> None:
         super().__init__()
         self.config, self.sites, self.positions = config, sites, positions
@@ -127,116 +72,35 @@ class Attachment(nn.Module):
             raise ArgumentError(f'A rotary encoder turns queries and keys: sites must be "qkv", but is {sites.kind!r}.')
         plan = make_plan(base, self.layout, sites, additive)
         self.padding: int | None = getattr(getattr(base, "config", None), "pad_token_id", None)
-        self.encoders = nn.ModuleDict(self._build(plan, base, shapes))
-        self._plan, self._model_type = plan, type(base).__name__
+        self.encoders = nn.ModuleDict(build_encoders(config, plan, base, per_stack, shapes))
+        self._groups = groups_of(plan, per_stack)
+        self._plan, self.model_type = plan, type(base).__name__
         self._baked: tuple[str, ...] = ()
-        self._installed = _Installed()
         self._stale = False
         for module in self.encoders.modules():
             module.register_load_state_dict_post_hook(_Rebake(self))
-        hooks.check_free(plan)
-        try:
-            self._install(base, plan)
-        except Exception:
-            self.detach()  # what was installed before the trouble
-            raise
-
-    # Building ---------------------------------------------------------------------------------------------------------
-
-    def _build(self, plan: Plan, base: nn.Module, shapes: Mapping[str, Sequence[int]] | None) -> dict[str, nn.Module]:
-        if isinstance(self.config, RotaryConfig):
-            return {"all": self.config.build(1, head_size(base, plan.dim))}
-        groups = sorted(set(plan.owners)) if self.per_stack else ["all"]
-        built = {}
-        self._local: list[tuple[str, int]] = [("", 0)] * len(plan.owners)
-        for group in groups:
-            members = [i for i, owner in enumerate(plan.owners) if group in ("all", owner)]
-            for place, site in enumerate(members):
-                self._local[site] = (group, place)
-            settings = (len(members), plan.dim, [plan.numbers[i] for i in members])
-            _check_size(self.config, settings, group, shapes)
-            built[group] = self.config.build(*settings)
-        for module in built.values():
-            like = next(base.parameters())
-            module.to(like.device, like.dtype if like.is_floating_point() else None)
-            for part in module.modules():
-                part.__dict__["_is_hf_initialized"] = True  # `init_weights` must leave it alone
-        return built
-
-    def _install(self, base: nn.Module, plan: Plan) -> None:
-        replace = self.positions == "replace"
-        for stack in plan.stacks:
-            if stack.layout.own:
-                own = stack.module.get_submodule(stack.layout.own)
-                self._installed.own[stack.name] = Own(own, stack.layout.own_kind, replace)
-            elif replace:
-                raise ArgumentError(
-                    f'positions="replace" needs a layout that says where {self._model_type} keeps its own positions; '
-                    'use positions="keep".'
-                )
-            if stack.layout.embeddings and replace:
-                embeddings = stack.module.get_submodule(stack.layout.embeddings)
-                self._installed.handles.append(hooks.pre(embeddings, hooks.Unlimited(self, embeddings)))
-            carrier = hooks.Carrier() if self.layout.carried else None
-            entry, leave = hooks.Entry(self, stack.name, stack.module, carrier), hooks.Exit(self, stack.name, carrier)
-            self._installed.handles += [hooks.pre(stack.module, entry), hooks.post(stack.module, leave)]
-            seen: dict[int, hooks.Block] = {}
-            for block in stack.blocks:
-                if id(block.module) not in seen:
-                    seen[id(block.module)] = hooks.Block(self, block.module)
-                    self._installed.handles.append(hooks.pre(block.module, seen[id(block.module)]))
-                    if carrier is not None:
-                        hooks.carry(block.module, carrier)
-                seen[id(block.module)].by_call[block.number] = block.places
-        if len(plan.stacks) > 1:
-            self._installed.handles.append(hooks.pre(base, hooks.Root(self, base)))
-        for layer in self._layers():
-            if not hasattr(layer, "slot"):
-                handle = equip(layer)
-                if handle is not None:
-                    self._installed.handles.append(handle)
-
-    def _layers(self) -> Iterator[nn.Module]:
-        seen = set()
-        for stack in self._plan.stacks:
-            for block in stack.blocks:
-                for place in block.places:
-                    if place.layer is not None and id(place.layer) not in seen:
-                        seen.add(id(place.layer))
-                        yield place.layer
+        self._installation = Installation(plan)
+        self._installation.install(self, base)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
         """A copy with the model is the copied model's; a copy by itself serves the same model, once it takes this one's place."""
         if not memo:
-            memo[id(self._plan)], memo[id(self._installed)] = self._plan, self._installed
+            memo[id(self._plan)], memo[id(self._installation)] = self._plan, self._installation
         copied = object.__new__(type(self))
         memo[id(self)] = copied
         copied.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
         return copied
 
     def check_adapters(self) -> None:
-        """Refuse adapters that scale or turn what a projection gives: merged, they would leave the encoding as it is."""
-        for holder in self._installed.holders:
-            kinds = getattr(holder, "peft_config", None)
-            for config in kinds.values() if isinstance(kinds, dict) else ():
-                name = str(getattr(config.peft_type, "value", config.peft_type))
-                name = "DoRA" if getattr(config, "use_dora", False) else name
-                if name in _SCALING and self._wrapped(holder):
-                    raise AttachmentError(
-                        f"{name} scales what projections give, the encoding included, which its merged weights would not do; use "
-                        "LoRA (or another adapter that adds to them), or leave the attachment's projections out of it."
-                    )
-
-    def _wrapped(self, model: nn.Module) -> bool:
-        """Whether an adapter is wrapped around one of the projections."""
-        ours = {id(layer) for layer in self._layers()}
-        return any(underlying(module) is not module and id(underlying(module)) in ours for module in model.modules())
+        """Refuse adapters of PEFT that do not go with an attachment."""
+        for holder in self._installation.holders:
+            check_adapters(holder, self._installation.layers())
 
     def live(self) -> Attachment:
         """The attachment whose weights count now: this one, or the trained copy that PEFT put in its place."""
-        for holder in self._installed.holders:
+        for holder in self._installation.holders:
             found = current(holder._modules.get(NAME))
-            if found is not None and found._installed is self._installed:
+            if found is not None and found._installation is self._installation:
                 return found
         return self
 
@@ -275,7 +139,7 @@ class Attachment(nn.Module):
     def own_table(self, length: int) -> Tensor | None:
         """The model's own encodings [length, dim], as long as its table goes; None where it has none, or lost it."""
         for stack in self._plan.stacks:
-            own = self._installed.own.get(stack.name)
+            own = self._installation.own.get(stack.name)
             if own is not None and not own.replace:
                 return own.rows(length, self._own_offset(stack))
         return None
@@ -293,21 +157,16 @@ class Attachment(nn.Module):
     def disabled(self) -> Iterator[None]:
         """Inside, the model is what it was before `attach`."""
         before = self.enabled
-        self._switch(False)
+        self._installation.switch(False)
         try:
             yield
         finally:
-            self._switch(before)
+            self._installation.switch(before)
 
     @property
     def enabled(self) -> bool:
         """Whether encodings are added at present."""
-        return self._installed.enabled
-
-    def _switch(self, on: bool) -> None:
-        self._installed.enabled = on
-        for own in self._installed.own.values():
-            own.switch.on = on
+        return self._installation.enabled
 
     @contextmanager
     def at(self, times: Tensor | Sequence[float] | None = None, *, source: Any = None, target: Any = None) -> Iterator[None]:
@@ -327,32 +186,20 @@ class Attachment(nn.Module):
             raise ArgumentError("A model of one stack takes `times`, but `source=` or `target=` was given.")
         if times is None and source is None and target is None:
             raise ArgumentError("`at` needs times, but none were given.")
-        before = self._installed.given
+        before = self._installation.given
         own = target if two else times
-        self._installed.given = Given(as_rows(own, "target" if two else "times"), as_rows(source, "source"))
+        self._installation.given = Given(as_rows(own, "target" if two else "times"), as_rows(source, "source"))
         try:
             yield
         finally:
-            self._installed.given = before
+            self._installation.given = before
 
     def detach(self) -> None:
         """Take the attachment off; the model is what it was before."""
-        installed = self._installed
-        for handle in installed.handles:
-            handle.remove()
-        installed.handles.clear()
-        for stack in self._plan.stacks:
-            for block in stack.blocks:
-                hooks.uncarry(block.module)
-        for layer in self._layers():
-            if hasattr(layer, "slot"):
-                restore(layer)
-        for own in installed.own.values():
-            own.release()
-        installed.own.clear()
-        for owner in installed.holders:
+        self._installation.remove()
+        for owner in self._installation.holders:
             found = current(owner._modules.get(NAME))
-            if found is not None and found._installed is installed:
+            if found is not None and found._installation is self._installation:
                 delattr(owner, NAME)
             if getattr(getattr(owner, "config", None), NAME, None) is not None:
                 delattr(owner.config, NAME)
@@ -428,7 +275,7 @@ class Attachment(nn.Module):
 
     def check_own(self, stack: str, places: Places) -> None:
         """Raise if the model's own table, where it is kept, ends before these positions."""
-        own = self._installed.own.get(stack)
+        own = self._installation.own.get(stack)
         if own is not None and own.kind == "learned" and not own.replace:
             offset = self._own_offset(self.stack(stack))
             limit = own.limit(offset)
@@ -453,7 +300,8 @@ class Attachment(nn.Module):
         """One table for all sites from those of the groups."""
         if len(tables) == 1:
             return next(iter(tables.values()))
-        return torch.stack([tables[group][:, place] for group, place in self._local], 1)
+        sites = {site: tables[group][:, place] for group, members in self._groups.items() for place, site in enumerate(members)}
+        return torch.stack([sites[site] for site in sorted(sites)], 1)
 
     def tables(self, length: int) -> dict[str, Tensor]:
         """Encodings [≥ length, sites, dim] of positions 0, 1, …, by group of sites."""
@@ -503,4 +351,4 @@ class Attachment(nn.Module):
     @property
     def given(self) -> Given | None:
         """Times set with `at`, if any."""
-        return self._installed.given
+        return self._installation.given

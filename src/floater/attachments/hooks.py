@@ -121,8 +121,8 @@ class Session:
         return self._tables, where
 
 
-class Root:
-    """Entry of an encoder-decoder: one session for both stacks."""
+class _Arriving:
+    """A hook that looks at the arguments of a forward by name, and does nothing while the attachment is disabled."""
 
     def __init__(self, attachment: Attachment, module: nn.Module) -> None:
         self._attachment, self._arguments = attachment, Arguments(module)
@@ -130,7 +130,16 @@ class Root:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
         if not self._attachment.enabled:
             return None
-        given = self._arguments.bind(args, kwargs)
+        return self._changed(self._arguments.bind(args, kwargs), args, kwargs)
+
+    def _changed(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
+        raise NotImplementedError
+
+
+class Root(_Arriving):
+    """Entry of an encoder-decoder: one session for both stacks."""
+
+    def _changed(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
         lengths = [0]
         for name in ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds"):
             tensor = given.get(name)
@@ -329,16 +338,10 @@ class Block:
                     slot.take()
 
 
-class Unlimited:
+class Unlimited(_Arriving):
     """BERT's embeddings look `token_type_ids` up by position in a buffer of limited length: pass both explicitly."""
 
-    def __init__(self, attachment: Attachment, module: nn.Module) -> None:
-        self._attachment, self._arguments = attachment, Arguments(module)
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
-        if not self._attachment.enabled:
-            return None
-        given = self._arguments.bind(args, kwargs)
+    def _changed(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
         source = given.get("input_ids")
         if source is None:
             source = given["inputs_embeds"][..., 0]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from ..encoders import KINDS, Encoder
 from ..errors import AttachmentError, LayoutError, SavedError, brief, first_line
 from ..files import HASHES, check_hashes, file_hash, link_tree, new_folder, record_hashes, write_text
 from .attaching import attachment, bind
-from .attachment import FORMAT, NAME, Attachment, Misfit
+from .attachment import FORMAT, NAME, Attachment
+from .building import Misfit, Shapes
 from .card import model_card
 from .layouts import base_of
 from .sites import Sites
@@ -29,9 +30,7 @@ from .sites import Sites
 CONFIG, WEIGHTS = "floater_config.json", "floater.safetensors"
 
 
-def attach_described(
-    model: nn.Module, description: Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None = None
-) -> Attachment:
+def attach_described(model: nn.Module, description: Mapping[str, Any], shapes: Shapes | None = None) -> Attachment:
     """Make an attachment from its description; `shapes` are those of the weights it is to take."""
     try:
         encoder = dict(description["encoder"])
