@@ -1,10 +1,12 @@
-"""What a baked attachment costs at inference: BERT-base size, batch 8 × 256, interleaved in one process.
+"""What a baked attachment costs at inference: BERT-base size, batch 8 × 256, interleaved in one
+process.
 
     python benchmarks/baked.py [--pairs 40] [--threads 2] [--out benchmarks/results/baked.json]
 
-Each round times, in random order, the untouched model, the same model with a baked attachment (random encodings that are not
-zero, at q, k and v of every block), and the untouched model once more. Printed are the median ratio with a bootstrap interval,
-the same for untouched against untouched, and how long `attach` and `bake` took.
+Each round times, in random order, the untouched model, the same model with a baked attachment
+(random encodings that are not zero, at q, k and v of every block), and the untouched model once
+more. Printed are the median ratio with a bootstrap interval, the same for untouched against
+untouched, and how long `attach` and `bake` took.
 """
 
 from __future__ import annotations
@@ -55,7 +57,13 @@ def main() -> None:
     ids = torch.randint(1000, 20_000, (arguments.batch, arguments.length))
     arms = {"plain": Arm(plain), "baked": Arm(attached), "plain again": Arm(plain)}
     times = take_turns(arguments.pairs, arms, lambda: ids)
-    report(arguments, times, "baked attachment", attach_seconds=attach_seconds, bake_seconds=bake_seconds)
+    report(
+        arguments,
+        times,
+        "baked attachment",
+        attach_seconds=attach_seconds,
+        bake_seconds=bake_seconds,
+    )
     print(f"attach took {attach_seconds:.2f} s, bake({arguments.length}) {bake_seconds:.2f} s.")
 
 

@@ -1,9 +1,12 @@
-"""Tokens a second of `floater train` against a plain Seq2SeqTrainer with group_by_length: same model, same data, interleaved.
+"""Tokens a second of `floater train` against a plain Seq2SeqTrainer with group_by_length: same
+model, same data, interleaved.
 
-    python benchmarks/batching.py [--config configs/translation/multi30k-sinusoidal.yaml] [--rounds 5] [--updates 20]
+    python benchmarks/batching.py [--config configs/translation/multi30k-sinusoidal.yaml] [--rounds
+    5] [--updates 20]
 
-Both train the same fresh model with the same token-smoothed loss at equal tokens an update on average. Each round trains both for
-some updates, in random order, and counts the tokens that are not padding. Printed are the medians, their ratio, and the padding.
+Both train the same fresh model with the same token-smoothed loss at equal tokens an update on
+average. Each round trains both for some updates, in random order, and counts the tokens that are
+not padding. Printed are the medians, their ratio, and the padding.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import track
-from transformers import DataCollatorForSeq2Seq, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback, set_seed
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    set_seed,
+)
 
 from floater import recipes
 from floater.attachments import attachment
@@ -47,7 +57,9 @@ class Counting(Seq2SeqTrainer):
 
 
 class Clock(TrainerCallback):
-    """Seconds from the first update's begin to the last one's end: without the look at the validation set and the checkpoint."""
+    """Seconds from the first update's begin to the last one's end: without the look at the
+    validation set and the checkpoint.
+    """
 
     begun = ended = 0.0
 
@@ -66,15 +78,21 @@ def main() -> None:
         result = measure(arguments, Path(place))
     write_text(arguments.out, json.dumps(result, indent=1))
     print(
-        f"floater train: {result['floater']:,.0f} tokens/s, {100 * result['floater_padding']:.1f} % padding\n"
-        f"Seq2SeqTrainer, group_by_length: {result['plain']:,.0f} tokens/s, {100 * result['plain_padding']:.1f} % padding\n"
-        f"ratio of medians {result['floater'] / result['plain']:.2f} ({arguments.rounds} rounds of {arguments.updates} updates)"
+        f"floater train: {result['floater']:,.0f} tokens/s, {100 * result['floater_padding']:.1f} %"
+        f" padding\nSeq2SeqTrainer, group_by_length: {result['plain']:,.0f} tokens/s, "
+        f"{100 * result['plain_padding']:.1f} % padding\nratio of medians "
+        f"{result['floater'] / result['plain']:.2f} ({arguments.rounds} rounds of "
+        f"{arguments.updates} updates)"
     )
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=Path("configs/translation/multi30k-sinusoidal.yaml"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--config", type=Path, default=Path("configs/translation/multi30k-sinusoidal.yaml")
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
@@ -83,7 +101,9 @@ def parse() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
-    config = TranslationConfig(**recipes.read(arguments.config, [f"training.updates={arguments.updates}"]))
+    config = TranslationConfig(
+        **recipes.read(arguments.config, [f"training.updates={arguments.updates}"])
+    )
     quiet = {"evaluate_every": 10**6, "save_every": 10**6, "log_every": 10**6, "tensorboard": False}
     config = config.model_copy(update={"training": config.training.model_copy(update=quiet)})
     folder = RunFolder(place / "run")
@@ -91,7 +111,9 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     set_seed(0)
     ours = run.make_model(config, prepared.vocabulary)
     batches = TokenBatches(prepared.train.lengths(), config.training.batch_tokens, 0)
-    rows = round(len(prepared.train) / len(batches))  # sentences a batch, so that both see equally many tokens an update
+    rows = round(
+        len(prepared.train) / len(batches)
+    )  # sentences a batch, so that both see equally many tokens an update
     plain = plain_model(ours)
     rates: dict[str, list[float]] = {"floater": [], "plain": []}
     padding = [0, 0]
@@ -132,7 +154,9 @@ def plain_model(ours: Any) -> MarianMTModel:
     return copied  # type: ignore[no-any-return]
 
 
-def plain_trainer(config: TranslationConfig, model: Any, prepared: Any, rows: int, place: Path, seed: int) -> Counting:
+def plain_trainer(
+    config: TranslationConfig, model: Any, prepared: Any, rows: int, place: Path, seed: int
+) -> Counting:
     data = [
         {"input_ids": source, "attention_mask": [1] * len(source), "labels": target}
         for source, target in (prepared.train[i] for i in range(len(prepared.train)))

@@ -1,4 +1,6 @@
-"""What benchmarks/solver.py solves: the problem, everyone who solves it, and a float64 reference."""
+"""What benchmarks/solver.py solves: the problem, everyone who solves it, and a float64
+reference.
+"""
 
 from __future__ import annotations
 
@@ -96,9 +98,13 @@ class Contestant:
 # --- the contestants ---
 
 
-def solve_ours(problem: Problem, solver: Solver | None = None, gradient: Any = "discrete") -> Tensor:
+def solve_ours(
+    problem: Problem, solver: Solver | None = None, gradient: Any = "discrete"
+) -> Tensor:
     solver = floater.Dopri5() if solver is None else solver
-    states: Tensor = floater.solve(problem.dynamics, problem.initial, problem.times, solver=solver, gradient=gradient)
+    states: Tensor = floater.solve(
+        problem.dynamics, problem.initial, problem.times, solver=solver, gradient=gradient
+    )
     return states
 
 
@@ -113,7 +119,9 @@ def count_ours(problem: Problem, solver: Solver | None = None) -> int:
 
 def solve_fixed(problem: Problem, method: str) -> Tensor:
     options = {"step_size": DELTA / 5}
-    states: Tensor = torchdiffeq.odeint(problem.dynamics, problem.initial, problem.times.float(), method=method, options=options)
+    states: Tensor = torchdiffeq.odeint(
+        problem.dynamics, problem.initial, problem.times.float(), method=method, options=options
+    )
     return states
 
 
@@ -132,7 +140,12 @@ def solve_fixed_adjoint(problem: Problem, method: str) -> Tensor:
 def solve_adaptive(problem: Problem, tolerance: float) -> Tensor:
     times = problem.times.to(problem.initial.dtype)
     states: Tensor = torchdiffeq.odeint(
-        problem.dynamics, problem.initial, times, method="dopri5", rtol=tolerance, atol=tolerance / 10
+        problem.dynamics,
+        problem.initial,
+        times,
+        method="dopri5",
+        rtol=tolerance,
+        atol=tolerance / 10,
     )
     return states
 
@@ -155,7 +168,9 @@ ADJOINT = Contestant(
     partial(solve_fixed_adjoint, method="rk4"),
     evaluations=partial(fixed_evaluations, stages=4),
 )
-OURS_ADJOINT = Contestant("ours-adjoint", "ours, adjoint", partial(solve_ours, gradient="adjoint"), count=count_ours)
+OURS_ADJOINT = Contestant(
+    "ours-adjoint", "ours, adjoint", partial(solve_ours, gradient="adjoint"), count=count_ours
+)
 OURS_RK4 = Contestant(
     "ours-rk4",
     "ours, RK4 Δ/5",
@@ -168,7 +183,9 @@ OURS_RK4 = Contestant(
 
 def adaptive(tolerance: float) -> Contestant:
     label = f"torchdiffeq dopri5 {tolerance:.1e}, autograd"
-    return Contestant("torchdiffeq-dopri5", label, partial(solve_adaptive, tolerance=tolerance), kept=6)
+    return Contestant(
+        "torchdiffeq-dopri5", label, partial(solve_adaptive, tolerance=tolerance), kept=6
+    )
 
 
 # --- the reference ---
@@ -177,11 +194,15 @@ def adaptive(tolerance: float) -> Contestant:
 def run(contestant: Contestant, problem: Problem) -> Answer:
     """One forward and one backward pass."""
     states = contestant.solve(problem)
-    return Answer(states.detach(), torch.autograd.grad(states, problem.inputs, grad_outputs=problem.cotangent))
+    return Answer(
+        states.detach(), torch.autograd.grad(states, problem.inputs, grad_outputs=problem.cotangent)
+    )
 
 
 def reference_answer(problem: Problem) -> Answer:
-    """Float64 RK4 at Δ/20 with its discrete gradient, one segment in memory at a time, from the last to the first."""
+    """Float64 RK4 at Δ/20 with its discrete gradient, one segment in memory at a time, from the
+    last to the first.
+    """
     problem = problem.double()
     bounds = [*range(0, problem.positions - 1, SEGMENT), problem.positions - 1]
     spans = list(pairwise(bounds))
@@ -197,8 +218,13 @@ def reference_answer(problem: Problem) -> Answer:
         segment = _segment(problem, leaf, first, last)
         cotangent = problem.cotangent[first + 1 : last + 1].clone()
         cotangent[-1] += gradients[0]
-        parts = torch.autograd.grad(segment, [leaf, *problem.dynamics.parameters()], grad_outputs=cotangent)
-        gradients = [parts[0], *(total + part for total, part in zip(gradients[1:], parts[1:], strict=True))]
+        parts = torch.autograd.grad(
+            segment, [leaf, *problem.dynamics.parameters()], grad_outputs=cotangent
+        )
+        gradients = [
+            parts[0],
+            *(total + part for total, part in zip(gradients[1:], parts[1:], strict=True)),
+        ]
         states[first + 1 : last + 1] = segment.detach()
     return Answer(states, (gradients[0] + problem.cotangent[0], *gradients[1:]))
 
@@ -207,7 +233,9 @@ def _segment(problem: Problem, begin: Tensor, first: int, last: int) -> Tensor:
     """States after `first` up to `last`."""
     times = problem.times[first + 1 : last + 1]
     start = float(problem.times[first])
-    states: Tensor = floater.solve(problem.dynamics, begin, times, solver=floater.RK4(DELTA / 20), start=start)
+    states: Tensor = floater.solve(
+        problem.dynamics, begin, times, solver=floater.RK4(DELTA / 20), start=start
+    )
     return states
 
 
@@ -216,7 +244,10 @@ def check_reference(positions: int = 16) -> dict[str, float]:
     problem = Problem.make(positions)
     reference = reference_answer(problem)
     other = run(adaptive(1e-11), problem.double())
-    return {"state_error": other.state_error(reference), "gradient_error": other.gradient_error(reference)}
+    return {
+        "state_error": other.state_error(reference),
+        "gradient_error": other.gradient_error(reference),
+    }
 
 
 def state_error(states: Tensor, reference: Answer) -> float:

@@ -1,10 +1,12 @@
-"""What frozen dynamics cost in fine-tuning: a RoBERTa of 6 layers, 384 wide, batch 16 × 128, interleaved in one process.
+"""What frozen dynamics cost in fine-tuning: a RoBERTa of 6 layers, 384 wide, batch 16 × 128,
+interleaved in one process.
 
     python benchmarks/frozen.py [--pairs 40] [--threads 2] [--out benchmarks/results/frozen.json]
 
-Each round times, in random order, one training step (forward, backward, AdamW) of the untouched model, of the same model with a
-frozen flow that is not zero at q, k and v of every block, and of a second untouched model. Batches have other lengths in every
-round and the same within it. Printed are the median ratio with a bootstrap interval, and the same for untouched against untouched.
+Each round times, in random order, one training step (forward, backward, AdamW) of the untouched
+model, of the same model with a frozen flow that is not zero at q, k and v of every block, and of a
+second untouched model. Batches have other lengths in every round and the same within it. Printed
+are the median ratio with a bootstrap interval, and the same for untouched against untouched.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Arm:
 
     def __init__(self, model: RobertaForSequenceClassification) -> None:
         self._model = model.train()
-        groups = parameter_groups(model, lr=1e-5, weight_decay=0.1, freeze_flow=True, required=False)
+        groups = parameter_groups(
+            model, lr=1e-5, weight_decay=0.1, freeze_flow=True, required=False
+        )
         self._optimizer = torch.optim.AdamW(groups, lr=1e-5, betas=(0.9, 0.98), eps=1e-6)
 
     def __call__(self, batch: dict[str, Tensor]) -> float:
@@ -67,7 +71,11 @@ def batch(rows: int, longest: int) -> dict[str, Tensor]:
     ids = torch.randint(3, 50_000, (rows, width))
     for row in range(rows):
         ids[row, width - random.randint(0, width // 8) :] = PAD
-    return {"input_ids": ids, "attention_mask": ids.ne(PAD).long(), "labels": torch.randint(0, 2, (rows,))}
+    return {
+        "input_ids": ids,
+        "attention_mask": ids.ne(PAD).long(),
+        "labels": torch.randint(0, 2, (rows,)),
+    }
 
 
 if __name__ == "__main__":

@@ -3,21 +3,26 @@
     python benchmarks/solver.py [--positions 64,256,1024,4096] [--repeats 7] [--threads 2]
                                 [--out benchmarks/results/solver.json] [--budget-minutes 3] [--all]
 
-The task is the one a Transformer-base sets: 18 trajectories of 512 dimensions, h a small network with tanh,
-Xavier-normal weights × 0.5 and zero biases, one state every Δ = 0.1, float32. A run solves for the states at all
-positions and pulls a fixed random cotangent back to p(start) and to the weights.
+The task is the one a Transformer-base sets: 18 trajectories of 512 dimensions, h a small network
+with tanh, Xavier-normal weights × 0.5 and zero biases, one state every Δ = 0.1, float32. A run
+solves for the states at all positions and pulls a fixed random cotangent back to p(start) and to
+the weights.
 
 Measured for every method and number of positions:
 
 - evaluations of h in the forward pass;
-- state error: largest deviation from a float64 RK4 reference at Δ/20, relative to the largest state;
-- gradient error: ‖g - g_ref‖ / ‖g_ref‖ against the same reference, the worst of p(start) and the weight tensors;
-- time: median over rounds. A round, all in one process, runs every competitor once and ours several times before each;
-- ratio: competitor / ours within a round, as the median over rounds with the smallest and the largest.
+- state error: largest deviation from a float64 RK4 reference at Δ/20, relative to the largest
+state;
+- gradient error: ‖g - g_ref‖ / ‖g_ref‖ against the same reference, the worst of p(start) and the
+weight tensors;
+- time: median over rounds. A round, all in one process, runs every competitor once and ours several
+times before each;
+- ratio: competitor / ours within a round, as the median over rounds with the smallest and the
+largest.
 
-torchdiffeq's dopri5 runs at the loosest tolerance on a grid whose state error is no larger than ours. A row that would
-take too much time or memory is left out, which the table says. The reference is slow: about 12 minutes for 4,096
-positions.
+torchdiffeq's dopri5 runs at the loosest tolerance on a grid whose state error is no larger than
+ours. A row that would take too much time or memory is left out, which the table says. The reference
+is slow: about 12 minutes for 4,096 positions.
 """
 
 from __future__ import annotations
@@ -80,7 +85,9 @@ class OutOfTime(Exception):
 
 @dataclass
 class Row:
-    """All that is known of one contestant at one number of positions; None is what was not measured."""
+    """All that is known of one contestant at one number of positions; None is what was not
+    measured.
+    """
 
     positions: int
     key: str
@@ -96,7 +103,9 @@ class Row:
     ratio_max: float | None = None
     tolerance: float | None = None
     tolerances_tried: list[dict[str, float | int | None]] = field(default_factory=list)
-    load_average: float | None = None  # of the machine after the rounds; above `threads`, others were at work
+    load_average: float | None = (
+        None  # of the machine after the rounds; above `threads`, others were at work
+    )
     note: str | None = None
 
 
@@ -142,7 +151,9 @@ def timed(contestant: Contestant, problem: Problem) -> float:
 
 
 def burst(contestant: Contestant, problem: Problem) -> list[float]:
-    """Several runs in a row, as short ones need: garbage is collected before the first, not between them."""
+    """Several runs in a row, as short ones need: garbage is collected before the first, not between
+    them.
+    """
     gc.collect()
     return [clocked(contestant, problem) for _ in range(BURST)]
 
@@ -165,12 +176,19 @@ def inspect(contestant: Contestant, problem: Problem, reference: Answer) -> tupl
     if contestant.count is not None:
         evaluations = contestant.count(problem)
     row = Row(problem.positions, contestant.key, contestant.label, evaluations)
-    row.state_error, row.gradient_error = answer.state_error(reference), answer.gradient_error(reference)
+    row.state_error, row.gradient_error = (
+        answer.state_error(reference),
+        answer.gradient_error(reference),
+    )
     return row, seconds
 
 
-def find_adaptive(problem: Problem, reference: Answer, target: float, settings: Settings) -> tuple[Row, float]:
-    """The loosest tolerance on the grid whose state error is at most `target`, and the projected seconds of a run."""
+def find_adaptive(
+    problem: Problem, reference: Answer, target: float, settings: Settings
+) -> tuple[Row, float]:
+    """The loosest tolerance on the grid whose state error is at most `target`, and the projected
+    seconds of a run.
+    """
     row = Row(problem.positions, "torchdiffeq-dopri5", "torchdiffeq dopri5, autograd")
     begin = time.perf_counter()
     for tolerance in GRID:
@@ -179,11 +197,16 @@ def find_adaptive(problem: Problem, reference: Answer, target: float, settings: 
             with torch.no_grad(), watched(problem, begin + settings.budget) as calls:
                 error: float | None = state_error(solve_adaptive(problem, tolerance), reference)
         except OutOfTime:
-            row.note = f"no tolerance above {tolerance:.1e} reached our error in {settings.budget_minutes:g} min of search"
+            row.note = (
+                f"no tolerance above {tolerance:.1e} reached our error in "
+                f"{settings.budget_minutes:g} min of search"
+            )
             return row, math.inf
         except AssertionError:  # how torchdiffeq says that no step is small enough
             error = None
-        row.tolerances_tried.append({"tolerance": tolerance, "state_error": error, "evaluations": calls[0]})
+        row.tolerances_tried.append(
+            {"tolerance": tolerance, "state_error": error, "evaluations": calls[0]}
+        )
         if error is not None and error <= target:
             row.tolerance, row.evaluations, row.state_error = tolerance, calls[0], error
             return row, BACKWARD_FACTOR * (time.perf_counter() - since)
@@ -191,7 +214,9 @@ def find_adaptive(problem: Problem, reference: Answer, target: float, settings: 
     return row, math.inf
 
 
-def reason_to_skip(evaluations: int | None, kept: int, seconds: float, settings: Settings) -> str | None:
+def reason_to_skip(
+    evaluations: int | None, kept: int, seconds: float, settings: Settings
+) -> str | None:
     memory = (evaluations or 0) * kept * TRAJECTORIES * DIM * 4
     if memory > MEMORY_LIMIT:
         return f"skipped (would need ~{memory / 1e9:.0f} GB)"
@@ -205,7 +230,9 @@ class Bench:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.known: dict[str, tuple[int, float]] = {}  # key → positions, seconds of the last size that was run
+        self.known: dict[
+            str, tuple[int, float]
+        ] = {}  # key → positions, seconds of the last size that was run
 
     def size(self, positions: int) -> list[Row]:
         problem = Problem.make(positions)
@@ -230,19 +257,31 @@ class Bench:
         for row in rows:
             row.load_average = load
         if load > self.settings.threads + 0.5:
-            progress.log(f"load average {load:.1f}: other work ran beside this, times are to be taken again")
+            progress.log(
+                f"load average {load:.1f}: other work ran beside this, times are to be taken again"
+            )
 
-    def _candidates(self, problem: Problem, reference: Answer, target: float) -> Iterator[tuple[Contestant, Row, float]]:
-        """Competitors with what is known before the first full run: their rows and projected seconds."""
+    def _candidates(
+        self, problem: Problem, reference: Answer, target: float
+    ) -> Iterator[tuple[Contestant, Row, float]]:
+        """Competitors with what is known before the first full run: their rows and projected
+        seconds.
+        """
         step(problem.positions, "torchdiffeq dopri5: searching the tolerance")
         row, seconds = find_adaptive(problem, reference, target, self.settings)
         yield adaptive(row.tolerance or math.nan), row, seconds
-        for contestant in (MIDPOINT, ADJOINT, *((OURS_ADJOINT, OURS_RK4) if self.settings.all else ())):
+        for contestant in (
+            MIDPOINT,
+            ADJOINT,
+            *((OURS_ADJOINT, OURS_RK4) if self.settings.all else ()),
+        ):
             row = Row(problem.positions, contestant.key, contestant.label)
             yield contestant, row, self._projected(contestant, problem.positions)
 
     def _projected(self, contestant: Contestant, positions: int) -> float:
-        """Seconds of a run, in proportion to the positions of the last size, or of a probe where that may be long."""
+        """Seconds of a run, in proportion to the positions of the last size, or of a probe where
+        that may be long.
+        """
         if contestant.key not in self.known:
             if positions <= 4 * PROBE:
                 return 0.0
@@ -251,8 +290,12 @@ class Bench:
         before, seconds = self.known[contestant.key]
         return seconds * positions / before
 
-    def _admit(self, contestant: Contestant, row: Row, seconds: float, problem: Problem, reference: Answer) -> Row:
-        """Warm up and inspect what fits the budget; the row of what does not has a note that says so."""
+    def _admit(
+        self, contestant: Contestant, row: Row, seconds: float, problem: Problem, reference: Answer
+    ) -> Row:
+        """Warm up and inspect what fits the budget; the row of what does not has a note that says
+        so.
+        """
         evaluations = row.evaluations
         if evaluations is None and contestant.evaluations is not None:
             evaluations = contestant.evaluations(problem.positions)
@@ -268,11 +311,18 @@ class Bench:
         """Every row is timed once, and again while its timed runs fit the budget."""
         return not row.seconds or sum(row.seconds) + min(row.seconds) <= self.settings.budget
 
-    def _rounds(self, problem: Problem, ours: Row, entrants: Sequence[tuple[Contestant, Row]]) -> None:
+    def _rounds(
+        self, problem: Problem, ours: Row, entrants: Sequence[tuple[Contestant, Row]]
+    ) -> None:
         for number in range(self.settings.repeats):
-            present = [(contestant, row) for contestant, row in entrants if self._affords_another(row)]
+            present = [
+                (contestant, row) for contestant, row in entrants if self._affords_another(row)
+            ]
             names = ", ".join(contestant.key for contestant, _ in present)
-            step(problem.positions, f"round {number + 1} of {self.settings.repeats}: ours, {names}".rstrip(", "))
+            step(
+                problem.positions,
+                f"round {number + 1} of {self.settings.repeats}: ours, {names}".rstrip(", "),
+            )
             own: list[float] = []
             for contestant, row in present:
                 own += burst(OURS, problem)
@@ -299,7 +349,13 @@ def save(settings: Settings, check: dict[str, float], rows: Sequence[Row]) -> No
     """Write the JSON whole or not at all."""
     report = {
         "settings": {**asdict(settings), "out": str(settings.out)},
-        "task": {"dim": DIM, "trajectories": TRAJECTORIES, "delta": DELTA, "seed": SEED, "activation": "tanh"},
+        "task": {
+            "dim": DIM,
+            "trajectories": TRAJECTORIES,
+            "delta": DELTA,
+            "seed": SEED,
+            "activation": "tanh",
+        },
         "versions": {
             "floater-transformers": version("floater-transformers"),
             "torch": torch.__version__,
@@ -312,14 +368,26 @@ def save(settings: Settings, check: dict[str, float], rows: Sequence[Row]) -> No
         "reference_check": check,
         "rows": [asdict(row) for row in rows],
     }
-    write_text(settings.out, json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(
+        settings.out, json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 def table(rows: Sequence[Row]) -> Table:
-    result = Table(title=f"Forward + backward, {TRAJECTORIES} trajectories × {DIM} dimensions, Δ = {DELTA}")
+    result = Table(
+        title=f"Forward + backward, {TRAJECTORIES} trajectories × {DIM} dimensions, Δ = {DELTA}"
+    )
     result.add_column("positions", justify="right")
     result.add_column("method")
-    for name in ("evaluations", "state error", "gradient error", "time", "ratio", "min-max", "runs"):
+    for name in (
+        "evaluations",
+        "state error",
+        "gradient error",
+        "time",
+        "ratio",
+        "min-max",
+        "runs",
+    ):
         result.add_column(name, justify="right")
     for place, row in enumerate(rows):
         last = place + 1 == len(rows) or rows[place + 1].positions != row.positions
@@ -329,11 +397,17 @@ def table(rows: Sequence[Row]) -> Table:
 
 def _cells(row: Row) -> list[str]:
     evaluations = "" if row.evaluations is None else f"{row.evaluations:,}"
-    errors = ["" if error is None else f"{error:.1e}" for error in (row.state_error, row.gradient_error)]
+    errors = [
+        "" if error is None else f"{error:.1e}" for error in (row.state_error, row.gradient_error)
+    ]
     head = [f"{row.positions:,}", row.label, evaluations, *errors]
     if row.median_seconds is None:
         return [*head, row.note or "not run", "", "", "0"]
-    seconds = f"{row.median_seconds:.1f} s" if row.median_seconds >= 10 else f"{1e3 * row.median_seconds:,.0f} ms"
+    seconds = (
+        f"{row.median_seconds:.1f} s"
+        if row.median_seconds >= 10
+        else f"{1e3 * row.median_seconds:,.0f} ms"
+    )
     if row.ratio_median is None:
         return [*head, seconds, "1", "", str(sum(map(len, row.seconds)))]
     spread = f"{row.ratio_min:.1f}-{row.ratio_max:.1f}"
@@ -376,14 +450,25 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         epilog=details.partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--positions", type=sizes, default=(64, 256, 1024, 4096), help="sizes, with commas between")
-    parser.add_argument("--repeats", type=number(int, 1), default=7, help="rounds; slow rows take part in fewer (7)")
-    parser.add_argument("--threads", type=number(int, 1), default=2, help="threads of PyTorch (2)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/solver.json"), help="JSON to write")
     parser.add_argument(
-        "--budget-minutes", type=number(float, 0.01), default=3.0, help="time for a row before it is cut or skipped (3)"
+        "--positions", type=sizes, default=(64, 256, 1024, 4096), help="sizes, with commas between"
     )
-    parser.add_argument("--all", action="store_true", help="also ours with the adjoint, and with RK4 at Δ/5")
+    parser.add_argument(
+        "--repeats", type=number(int, 1), default=7, help="rounds; slow rows take part in fewer (7)"
+    )
+    parser.add_argument("--threads", type=number(int, 1), default=2, help="threads of PyTorch (2)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results/solver.json"), help="JSON to write"
+    )
+    parser.add_argument(
+        "--budget-minutes",
+        type=number(float, 0.01),
+        default=3.0,
+        help="time for a row before it is cut or skipped (3)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also ours with the adjoint, and with RK4 at Δ/5"
+    )
     settings = Settings(**vars(parser.parse_args(arguments)))
     if not INSTALLED:
         parser.error("torchdiffeq is not installed: pip install floater-transformers[bench]")
@@ -392,7 +477,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     except OSError as error:
         parser.error(f"argument --out: cannot make {settings.out.parent}: {error.strerror}")
     if settings.out.is_dir() or not os.access(settings.out.parent, os.W_OK):
-        parser.error(f"argument --out: must be a file that can be written, but is {str(settings.out)!r}")
+        parser.error(
+            f"argument --out: must be a file that can be written, but is {str(settings.out)!r}"
+        )
     return settings
 
 
@@ -402,7 +489,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_flush_denormal(True)
     step(16, "comparing the reference with torchdiffeq dopri5 in float64")
     check = check_reference()
-    found = f"states differ by {check['state_error']:.1e}, gradients by {check['gradient_error']:.1e}"
+    found = (
+        f"states differ by {check['state_error']:.1e}, gradients by {check['gradient_error']:.1e}"
+    )
     if not max(check.values()) <= 1e-8:
         progress.print(f"The float64 reference is not to be trusted: {found}, more than 1e-8.")
         return 1

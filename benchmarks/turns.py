@@ -19,21 +19,27 @@ from floater.files import write_text
 
 
 def parse(name: str, description: str | None, sizes: Mapping[str, int]) -> argparse.Namespace:
-    """The command line: positive sizes with their defaults, and where to write; PyTorch is set up for them.
+    """The command line: positive sizes with their defaults, and where to write; PyTorch is set up
+    for them.
 
     Args:
         name: of the benchmark.
         description: its help.
         sizes: options, `threads` among them.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for option, value in sizes.items():
         parser.add_argument(f"--{option}", type=int, default=value)
     parser.add_argument("--out", type=Path, default=Path(f"benchmarks/results/{name}.json"))
     arguments = parser.parse_args()
     for option in sizes:
         if getattr(arguments, option) < 1:
-            print(f"{name}.py: `--{option}` must be positive, but is {getattr(arguments, option)}.", file=sys.stderr)
+            print(
+                f"{name}.py: `--{option}` must be positive, but is {getattr(arguments, option)}.",
+                file=sys.stderr,
+            )
             sys.exit(2)
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
@@ -42,8 +48,11 @@ def parse(name: str, description: str | None, sizes: Mapping[str, int]) -> argpa
     return arguments
 
 
-def take_turns(rounds: int, arms: Mapping[str, Callable[[Any], float]], given: Callable[[], Any]) -> dict[str, list[float]]:
-    """Seconds of each arm, one a round; a round asks all arms with the same input, in an order drawn anew.
+def take_turns(
+    rounds: int, arms: Mapping[str, Callable[[Any], float]], given: Callable[[], Any]
+) -> dict[str, list[float]]:
+    """Seconds of each arm, one a round; a round asks all arms with the same input, in an order
+    drawn anew.
 
     Args:
         rounds: how many, after one that warms up.
@@ -61,8 +70,11 @@ def take_turns(rounds: int, arms: Mapping[str, Callable[[Any], float]], given: C
     return times
 
 
-def report(arguments: argparse.Namespace, times: dict[str, list[float]], label: str, **facts: Any) -> None:
-    """Print and write what the second arm costs against the first, and the third, which is the first again.
+def report(
+    arguments: argparse.Namespace, times: dict[str, list[float]], label: str, **facts: Any
+) -> None:
+    """Print and write what the second arm costs against the first, and the third, which is the
+    first again.
 
     Args:
         arguments: the command line.
@@ -81,10 +93,15 @@ def report(arguments: argparse.Namespace, times: dict[str, list[float]], label: 
     write_text(arguments.out, json.dumps(result, indent=1) + "\n")
     for name, words in (("overhead", label), ("control", "untouched against untouched")):
         middle, low, high = result[name]
-        print(f"{words}: {100 * middle:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} %), {arguments.pairs} rounds")
+        print(
+            f"{words}: {100 * middle:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} "
+            f"%), {arguments.pairs} rounds"
+        )
 
 
-def overhead(base: list[float], other: list[float], draws: int = 2000) -> tuple[float, float, float]:
+def overhead(
+    base: list[float], other: list[float], draws: int = 2000
+) -> tuple[float, float, float]:
     """Median of the ratios of a round, less 1, and its bootstrap interval."""
     ratios = [b / a - 1 for a, b in zip(base, other, strict=True)]
     draw = random.Random(0)

@@ -10,7 +10,9 @@ from rich.console import Console
 from floater import cli
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> str:
     """What a command prints, as one would read it in a wide terminal."""
     monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
     monkeypatch.setattr(cli, "console", Console(width=1000))
@@ -21,7 +23,9 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     return told.out
 
 
-def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> str:
     """The one line a mistake ends in."""
     monkeypatch.setattr(sys, "argv", ["floater", *map(str, arguments)])
     with pytest.raises(SystemExit) as stop:
@@ -32,7 +36,9 @@ def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return lines[0]
 
 
-def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException) -> tuple[int, str]:
+def ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> tuple[int, str]:
     """Exit code and standard error of a command that something is raised in."""
 
     def fail(out: object) -> None:

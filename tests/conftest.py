@@ -9,7 +9,8 @@ import torch
 
 
 def pytest_configure() -> None:
-    # Threads that wait for each other on a core they share make small products a hundred times slower.
+    # Threads that wait for each other on a core they share make small products a hundred times
+    # slower.
     alone = "PYTEST_XDIST_WORKER" not in os.environ
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))) if alone else 1)
     torch.set_flush_denormal(True)

@@ -1,4 +1,6 @@
-"""Attachments: nothing changes when fresh, every site is where it should be, and every way of decoding agrees."""
+"""Attachments: nothing changes when fresh, every site is where it should be, and every way of
+decoding agrees.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from transformers import BertModel
 
 import floater
 from attach_models import ARCHITECTURES, LIMIT, PAD, SEQ2SEQ, TEXT, VOCABULARY, WIDTH, batch, make
-from floater.attachments import indices, projections
+from floater.attachments import projections, token_positions
 from floater.errors import (
     ArgumentError,
     AttachmentError,
@@ -35,7 +37,7 @@ def logits(model: Any, inputs: dict[str, Tensor], **more: Any) -> Tensor:
     return out
 
 
-# A fresh attachment changes nothing ----------------------------------------------------------------------------------
+# A fresh attachment changes nothing ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -93,16 +95,29 @@ def test_disabling_and_detaching_restore_a_model_that_was_changed(name: str, kin
                 assert torch.equal(logits(model, inputs), before)
             made.detach()
             assert torch.equal(logits(model, inputs), before)
-            assert all(parameter.requires_grad for key, parameter in model.named_parameters() if "embed_pos" not in key)
+            assert all(
+                parameter.requires_grad
+                for key, parameter in model.named_parameters()
+                if "embed_pos" not in key
+            )
 
 
-# Every site is where it should be ------------------------------------------------------------------------------------
+# Every site is where it should be -----------------------------------------------------------------
 
 BERT = "encoder.layer.{}.attention.self."
 EXPECTED: dict[str, tuple[str, tuple[str, ...]]] = {  # blocks, projections in order
-    "bert": ("bert.encoder.layer.{}", tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value"))),
-    "roberta": ("roberta.encoder.layer.{}", tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value"))),
-    "electra": ("electra.encoder.layer.{}", tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value"))),
+    "bert": (
+        "bert.encoder.layer.{}",
+        tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value")),
+    ),
+    "roberta": (
+        "roberta.encoder.layer.{}",
+        tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value")),
+    ),
+    "electra": (
+        "electra.encoder.layer.{}",
+        tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value")),
+    ),
     "distilbert": (
         "distilbert.transformer.layer.{}",
         tuple(f"distilbert.transformer.layer.{{}}.attention.{part}_lin" for part in "qkv"),
@@ -121,7 +136,9 @@ def reference_index(name: str, ids: Tensor | None, length: int, rows: int) -> Te
 
 
 @contextmanager
-def reference(name: str, kind: str, model: Any, table: Tensor, inputs: dict[str, Tensor]) -> Iterator[None]:
+def reference(
+    name: str, kind: str, model: Any, table: Tensor, inputs: dict[str, Tensor]
+) -> Iterator[None]:
     """The same encodings, added by hooks on modules that this test names itself."""
     handles: list[Any] = []
     site = iter(range(table.shape[1]))
@@ -152,13 +169,17 @@ def reference(name: str, kind: str, model: Any, table: Tensor, inputs: dict[str,
     elif name == "gpt2":
         for block in range(3):
             if kind == "qkv":
-                output(f"transformer.h.{block}.attn.c_attn", own, next(site), next(site), next(site))
+                output(
+                    f"transformer.h.{block}.attn.c_attn", own, next(site), next(site), next(site)
+                )
             elif kind == "blocks" or block == 0:
                 entry(f"transformer.h.{block}", own, next(site))
     elif name == "albert":
         albert_reference(kind, model, table, own, handles)
     else:
-        target = reference_index(name, inputs["decoder_input_ids"], inputs["decoder_input_ids"].shape[1], rows)
+        target = reference_index(
+            name, inputs["decoder_input_ids"], inputs["decoder_input_ids"].shape[1], rows
+        )
         for stack, index in (("encoder", own), ("decoder", target)):
             for block in range(2):
                 root = f"model.{stack}.layers.{block}"
@@ -201,14 +222,18 @@ def albert_reference(kind: str, model: Any, table: Tensor, own: Tensor, handles:
     handles.append(layer.register_forward_pre_hook(enter))
     if kind == "qkv":
         for part, name in enumerate(("query", "key", "value")):
-            handles.append(layer.get_submodule(f"attention.{name}").register_forward_hook(project(part, name)))
+            handles.append(
+                layer.get_submodule(f"attention.{name}").register_forward_hook(project(part, name))
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_site_is_where_it_should_be(name: str, kind: str) -> None:
     model, inputs = make(name).double(), batch(name)
-    inputs = {key: value.double() if value.is_floating_point() else value for key, value in inputs.items()}
+    inputs = {
+        key: value.double() if value.is_floating_point() else value for key, value in inputs.items()
+    }
     made = floater.attach(model, floater.LearnedConfig(max_length=20, init_std=1.0), sites=kind)
     encoder: Any = made.encoder
     with torch.no_grad():
@@ -233,7 +258,9 @@ def test_every_site_is_where_it_should_be(name: str, kind: str) -> None:
 def test_parts_of_the_sites() -> None:
     def sites(name: str, **settings: Any) -> int:
         model = make(name)
-        return floater.attach(model, floater.FlowConfig(), sites=floater.Sites("qkv", **settings)).num_sites
+        return floater.attach(
+            model, floater.FlowConfig(), sites=floater.Sites("qkv", **settings)
+        ).num_sites
 
     assert sites("bert", blocks=(1,)) == 3
     assert sites("bert", projections=("q", "k")) == 6
@@ -269,10 +296,14 @@ def test_parts_of_the_sites() -> None:
 )
 @pytest.mark.parametrize("name", ["bert", "marian", "gpt2"])
 def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
-    """Without an encoder, source tokens in another order give the same; with one, each encoder notices."""
+    """Without an encoder, source tokens in another order give the same; with one, each encoder
+    notices.
+    """
     model, inputs = make(name).double(), batch(name, rows=1)
     if name == "gpt2":
-        model.transformer.h = model.transformer.h[:1]  # deeper, a causal model tells orders apart by itself
+        model.transformer.h = model.transformer.h[
+            :1
+        ]  # deeper, a causal model tells orders apart by itself
     with torch.no_grad():
         kept = logits(model, inputs)
     made = floater.attach(model, config, positions="replace")
@@ -290,7 +321,13 @@ def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
     assert same == isinstance(config, floater.NoPositionConfig)
     with torch.no_grad(), made.disabled():
         assert torch.equal(logits(model, inputs), kept)
-    rows = {"SinusoidalConfig": 0, "RotaryConfig": 0, "NoPositionConfig": 0, "LearnedConfig": 30 * WIDTH, "RecurrentConfig": WIDTH}
+    rows = {
+        "SinusoidalConfig": 0,
+        "RotaryConfig": 0,
+        "NoPositionConfig": 0,
+        "LearnedConfig": 30 * WIDTH,
+        "RecurrentConfig": WIDTH,
+    }
     cell = (WIDTH + 1) * WIDTH + WIDTH if isinstance(config, floater.RecurrentConfig) else 0
     sites = {"bert": 9, "gpt2": 3, "marian": 18}[name]
     assert made.num_parameters() == sites * rows[type(config).__name__] + cell
@@ -303,13 +340,17 @@ def test_rotary_products_in_a_model_depend_on_distances_only() -> None:
     ids = torch.randint(3, VOCABULARY, (2, 9))
     with torch.no_grad():
         first = logits(model, {"input_ids": ids, "position_ids": torch.arange(9).unsqueeze(0)})
-        later = logits(model, {"input_ids": ids, "position_ids": torch.arange(100, 109).unsqueeze(0)})
-        stretched = logits(model, {"input_ids": ids, "position_ids": 3 * torch.arange(9).unsqueeze(0)})
+        later = logits(
+            model, {"input_ids": ids, "position_ids": torch.arange(100, 109).unsqueeze(0)}
+        )
+        stretched = logits(
+            model, {"input_ids": ids, "position_ids": 3 * torch.arange(9).unsqueeze(0)}
+        )
     torch.testing.assert_close(first, later, rtol=1e-7, atol=1e-7)
     assert (first - stretched).abs().max() > 1e-3
 
 
-# Lengths and positions -----------------------------------------------------------------------------------------------
+# Lengths and positions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TEXT)
@@ -336,13 +377,18 @@ def test_replacing_serves_images_of_any_size() -> None:
 def test_keeping_a_learned_table_keeps_its_limit_and_says_so(name: str) -> None:
     model = make(name)
     floater.attach(model, floater.FlowConfig())
-    with pytest.raises(LengthError, match=rf"has {LIMIT} positions, but {LIMIT + 5} are needed; .*positions=\"replace\""):
+    with pytest.raises(
+        LengthError,
+        match=rf"has {LIMIT} positions, but {LIMIT + 5} are needed; .*positions=\"replace\"",
+    ):
         logits(model, batch(name, rows=1, length=LIMIT + 5))
 
 
 def test_keeping_marians_sinusoid_grows_it() -> None:
     long, short = make("marian", max_position_embeddings=200), make("marian")
-    short.load_state_dict({k: v for k, v in long.state_dict().items() if "embed_positions" not in k}, strict=False)
+    short.load_state_dict(
+        {k: v for k, v in long.state_dict().items() if "embed_positions" not in k}, strict=False
+    )
     inputs = batch("marian", rows=2, length=90)
     with torch.no_grad():
         expected = logits(long, inputs)
@@ -361,14 +407,19 @@ def test_a_sequence_alone_equals_itself_in_a_padded_batch(name: str, kind: str) 
     floater.attach(model, MOVING, sites=kind)
     inputs = batch(name, rows=3, length=11)
     alone = {key: value[1:2] for key, value in inputs.items()}
-    alone["input_ids"], alone["attention_mask"] = alone["input_ids"][:, :7], alone["attention_mask"][:, :7]
+    alone["input_ids"], alone["attention_mask"] = (
+        alone["input_ids"][:, :7],
+        alone["attention_mask"][:, :7],
+    )
     with torch.no_grad():
         together, single = logits(model, inputs)[1:2], logits(model, alone)
     torch.testing.assert_close(together[:, : single.shape[1]], single, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("counting", ["model", "mask"])
-def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(
+    counting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make("roberta").double()
     made = floater.attach(model, MOVING, indices=counting)
     inputs = batch("roberta", rows=3, length=11)
@@ -389,7 +440,7 @@ def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(coun
     assert shapes == {2}
     shapes.clear()
     with monkeypatch.context() as slow:
-        slow.setattr(indices, "_only_behind", lambda real: False)
+        slow.setattr(token_positions, "_only_behind", lambda real: False)
         by_row = logits(model, inputs)
     assert shapes == {3}
     torch.testing.assert_close(once, by_row, rtol=1e-12, atol=1e-12)  # of padding too
@@ -418,7 +469,11 @@ def test_only_tokens_must_fit_the_own_table_not_their_padding(where: str) -> Non
     floater.attach(model, MOVING)
     ids = torch.randint(3, VOCABULARY, (1, 8))
     padding = torch.full((1, LIMIT), PAD)
-    order = {"behind": (ids, padding), "in front": (padding, ids), "between": (ids[:, :5], padding, ids[:, 5:])}[where]
+    order = {
+        "behind": (ids, padding),
+        "in front": (padding, ids),
+        "between": (ids[:, :5], padding, ids[:, 5:]),
+    }[where]
     padded = torch.cat(order, 1)
     real = padded.ne(PAD)
     with torch.no_grad():
@@ -438,11 +493,15 @@ def test_left_padding_with_position_ids(name: str, kind: str) -> None:
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
         single = logits(model, {"input_ids": ids})
-        together = logits(model, {"input_ids": padded, "attention_mask": mask, "position_ids": positions})
+        together = logits(
+            model, {"input_ids": padded, "attention_mask": mask, "position_ids": positions}
+        )
         counted = make(name)
         floater.attach(counted, MOVING, sites=kind, indices="mask")
         counted.load_state_dict(model.state_dict())
-        by_mask = logits(counted, {"input_ids": padded, "attention_mask": mask, "position_ids": positions})
+        by_mask = logits(
+            counted, {"input_ids": padded, "attention_mask": mask, "position_ids": positions}
+        )
     torch.testing.assert_close(together[:, 4:], single, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(by_mask[:, 4:], single, rtol=1e-5, atol=1e-5)
 
@@ -459,7 +518,9 @@ def test_non_contiguous_position_ids_pick_their_own_encodings() -> None:
         made.detach()
         bare = floater.attach(model, floater.NoPositionConfig(), sites="input", positions="replace")
         block = model.bert.encoder.layer[0]
-        handle = block.register_forward_pre_hook(lambda m, args: (args[0] + table[index], *args[1:]))
+        handle = block.register_forward_pre_hook(
+            lambda m, args: (args[0] + table[index], *args[1:])
+        )
         expected = logits(model, {"input_ids": ids})
         handle.remove()
         bare.detach()
@@ -486,7 +547,10 @@ def test_real_times() -> None:
         made.bake(10)
         with made.at(grid):
             torch.testing.assert_close(logits(model, inputs), plain, rtol=1e-9, atol=1e-9)
-        with made.at(grid * 1.37), pytest.raises(AttachmentError, match="holds multiples of Δ only; call unbake"):
+        with (
+            made.at(grid * 1.37),
+            pytest.raises(AttachmentError, match="holds multiples of Δ only; call unbake"),
+        ):
             logits(model, inputs)
         made.unbake()
         for times, message in (
@@ -504,8 +568,12 @@ def test_real_times_of_an_encoder_decoder_through_beams() -> None:
     source = torch.arange(8, dtype=torch.float64) * 0.23
     with torch.no_grad():
         with made.at(source=source):
-            cached = model.generate(**inputs, num_beams=4, max_new_tokens=6, do_sample=False, use_cache=True)
-            plain = model.generate(**inputs, num_beams=4, max_new_tokens=6, do_sample=False, use_cache=False)
+            cached = model.generate(
+                **inputs, num_beams=4, max_new_tokens=6, do_sample=False, use_cache=True
+            )
+            plain = model.generate(
+                **inputs, num_beams=4, max_new_tokens=6, do_sample=False, use_cache=False
+            )
         assert torch.equal(cached, plain)
         decoder = {**inputs, "decoder_input_ids": cached[:, :-1]}
         with made.at(source=source, target=torch.arange(3) * made.delta):  # the rest continues by Δ
@@ -515,7 +583,7 @@ def test_real_times_of_an_encoder_decoder_through_beams() -> None:
         assert (logits(model, decoder) - full).abs().max() > 1e-4
 
 
-# Decoding ------------------------------------------------------------------------------------------------------------
+# Decoding -----------------------------------------------------------------------------------------
 
 
 def generation_inputs(name: str, pads: bool = True) -> dict[str, Tensor]:
@@ -537,7 +605,12 @@ def test_decoding_step_by_step_equals_the_full_forward(name: str, kind: str) -> 
     model = make(name).double()
     floater.attach(model, MOVING, sites=kind)
     inputs = generation_inputs(name)
-    settings = {"max_new_tokens": 9, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    settings = {
+        "max_new_tokens": 9,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     with torch.no_grad():
         cached = model.generate(**inputs, use_cache=True, **settings)
         whole = model.generate(**inputs, use_cache=False, **settings)
@@ -560,12 +633,14 @@ def test_chunked_prefill_and_assisted_decoding(name: str) -> None:
     with torch.no_grad():
         plain = model.generate(**inputs, max_new_tokens=10, do_sample=False)
         chunked = model.generate(**inputs, max_new_tokens=10, do_sample=False, prefill_chunk_size=3)
-        assisted = model.generate(**inputs, max_new_tokens=10, do_sample=False, assistant_model=assistant)
+        assisted = model.generate(
+            **inputs, max_new_tokens=10, do_sample=False, assistant_model=assistant
+        )
     assert torch.equal(plain, chunked)
     assert torch.equal(plain, assisted)
 
 
-# Gradients -----------------------------------------------------------------------------------------------------------
+# Gradients ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "marian", "vit", "distilbert"])
@@ -573,13 +648,18 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
     model = make(name).double().train()
     made = floater.attach(model, MOVING)
     first, second = batch(name, length=11), batch(name, rows=2, length=7)
-    inputs = [{k: v.double() if v.is_floating_point() else v for k, v in part.items()} for part in (first, second)]
+    inputs = [
+        {k: v.double() if v.is_floating_point() else v for k, v in part.items()}
+        for part in (first, second)
+    ]
 
     def gradients() -> list[Tensor]:
         model.zero_grad()
         outs = [logits(model, part) for part in inputs]  # two forwards, then one backward
         torch.autograd.backward([out.square().mean() for out in outs])
-        return [parameter.grad.clone() for parameter in made.parameters() if parameter.grad is not None]
+        return [
+            parameter.grad.clone() for parameter in made.parameters() if parameter.grad is not None
+        ]
 
     plain = gradients()
     model.gradient_checkpointing_enable()
@@ -588,7 +668,9 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
     for one, other in zip(plain, again, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
-    with pytest.raises(AttachmentError, match="Re-entrant gradient checkpointing loses the gradient"):
+    with pytest.raises(
+        AttachmentError, match="Re-entrant gradient checkpointing loses the gradient"
+    ):
         gradients()
 
 
@@ -624,12 +706,14 @@ def test_gradient_reaches_every_parameter_of_the_attachment() -> None:
     model = make("marian").train()
     made = floater.attach(model, MOVING)
     logits(model, batch("marian")).square().mean().backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in made.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.any() for parameter in made.parameters()
+    )
     flow: Any = made.encoder
     assert bool((flow.initial.grad.abs().sum(1) > 0).all())  # every site has a say
 
 
-# Baking, copying, mistakes -------------------------------------------------------------------------------------------
+# Baking, copying, mistakes ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -644,7 +728,10 @@ def test_baking_keeps_the_outputs_and_ends_where_it_says(name: str) -> None:
         made.unbake()
         assert torch.equal(logits(model, inputs), before)
         made.bake(5)
-        with pytest.raises(LengthError, match=r"baked to 5 positions, but \d+ are needed; call bake\(\d+\) or unbake\(\)"):
+        with pytest.raises(
+            LengthError,
+            match=r"baked to 5 positions, but \d+ are needed; call bake\(\d+\) or unbake\(\)",
+        ):
             logits(model, inputs)
     with pytest.raises(ArgumentError, match="`length` must be a positive whole number, but is 0"):
         made.bake(0)
@@ -697,63 +784,146 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: mistake("heads"), ArgumentError, r"`sites` must be one of 'input', 'blocks', 'qkv', but is 'heads'"),
-        (lambda: mistake(positions="drop"), ArgumentError, r"`positions` must be 'keep' or 'replace', but is 'drop'"),
-        (lambda: mistake(indices="words"), ArgumentError, r"`indices` must be 'model' or 'mask', but is 'words'"),
-        (lambda: mistake(config="flow"), ArgumentError, r"`config` must be an encoder's config such as FlowConfig\(\)"),
-        (lambda: mistake(config=make("bert")), ArgumentError, r"such as FlowConfig\(\), but is a BertForMaskedLM\."),
-        (lambda: mistake(model="bert-base"), ArgumentError, r"`model` must be a model, such as .*, but is 'bert-base'"),
-        (lambda: mistake(model=BertModel), ArgumentError, r"`model` must be a model, such as .*, but is <class"),
-        (lambda: mistake(floater.Sites("qkv", blocks=(9,))), LayoutError, r"between 1 and 3, but contain 9"),
+        (
+            lambda: mistake("heads"),
+            ArgumentError,
+            r"`sites` must be one of 'input', 'blocks', 'qkv', but is 'heads'",
+        ),
+        (
+            lambda: mistake(positions="drop"),
+            ArgumentError,
+            r"`positions` must be 'keep' or 'replace', but is 'drop'",
+        ),
+        (
+            lambda: mistake(indices="words"),
+            ArgumentError,
+            r"`indices` must be 'model' or 'mask', but is 'words'",
+        ),
+        (
+            lambda: mistake(config="flow"),
+            ArgumentError,
+            r"`config` must be an encoder's config such as FlowConfig\(\)",
+        ),
+        (
+            lambda: mistake(config=make("bert")),
+            ArgumentError,
+            r"such as FlowConfig\(\), but is a BertForMaskedLM\.",
+        ),
+        (
+            lambda: mistake(model="bert-base"),
+            ArgumentError,
+            r"`model` must be a model, such as .*, but is 'bert-base'",
+        ),
+        (
+            lambda: mistake(model=BertModel),
+            ArgumentError,
+            r"`model` must be a model, such as .*, but is <class",
+        ),
+        (
+            lambda: mistake(floater.Sites("qkv", blocks=(9,))),
+            LayoutError,
+            r"between 1 and 3, but contain 9",
+        ),
         (lambda: mistake(floater.Sites("qkv", stacks=("cross",))), LayoutError, r"No site matches"),
         (
             lambda: floater.Sites("input", blocks=[1]),
             ConfigError,
-            r'`blocks` must be left out of Sites\("input"\), .* but is \(1,\); choose blocks with Sites\("blocks", blocks=…\)',
+            (
+                r'`blocks` must be left out of Sites\("input"\), .* but is \(1,\); choose blocks'
+                r' with Sites\("blocks", blocks=…\)'
+            ),
         ),
         (
             lambda: floater.Sites("input", projections=("q",)),
             ConfigError,
-            r"`projections` must be left out of Sites\('input'\), .* but is \('q',\); choose projections with Sites\(\"qkv\"",
+            (
+                r"`projections` must be left out of Sites\('input'\), .* but is \('q',\); choose"
+                r" projections with Sites\(\"qkv\""
+            ),
         ),
-        (lambda: floater.Sites("blocks", projections=("q", "k")), ConfigError, r"must be left out of Sites\('blocks'\)"),
-        (lambda: floater.Sites("blocks", stacks=("encoder", "cross")), ConfigError, r"`stacks` of .* contain 'cross'"),
-        (lambda: floater.Sites("qkv", (1,)), ConfigError, r"Sites takes .* write Sites\(kind='qkv', blocks=\(1,\)\)"),
-        (lambda: floater.Sites("qkv", block=(1,)), ConfigError, r"Sites has no key `block`; did you mean `blocks`\?"),
+        (
+            lambda: floater.Sites("blocks", projections=("q", "k")),
+            ConfigError,
+            r"must be left out of Sites\('blocks'\)",
+        ),
+        (
+            lambda: floater.Sites("blocks", stacks=("encoder", "cross")),
+            ConfigError,
+            r"`stacks` of .* contain 'cross'",
+        ),
+        (
+            lambda: floater.Sites("qkv", (1,)),
+            ConfigError,
+            r"Sites takes .* write Sites\(kind='qkv', blocks=\(1,\)\)",
+        ),
+        (
+            lambda: floater.Sites("qkv", block=(1,)),
+            ConfigError,
+            r"Sites has no key `block`; did you mean `blocks`\?",
+        ),
         (
             lambda: mistake("blocks", config=floater.RotaryConfig()),
             ArgumentError,
             r"turns queries and keys: sites must",
         ),
-        (lambda: mistake(model=Unknown()), LayoutError, r"No layout .* None .*Candidates: layers.\*.attn.q, layers"),
         (
-            lambda: mistake(floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.query"}), model=Unknown()),
+            lambda: mistake(model=Unknown()),
             LayoutError,
-            r"`targets\['q'\]` = 'layers.\*.query' matches no module. Candidates: layers.\*.attn.q, layers.\*.attn.k",
+            r"No layout .* None .*Candidates: layers.\*.attn.q, layers",
+        ),
+        (
+            lambda: mistake(
+                floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.query"}), model=Unknown()
+            ),
+            LayoutError,
+            (
+                r"`targets\['q'\]` = 'layers.\*.query' matches no module. Candidates:"
+                r" layers.\*.attn.q, layers.\*.attn.k"
+            ),
         ),
         (
             lambda: mistake(floater.Sites("qkv", targets=TARGETS), model=Unknown(key_width=8)),
             LayoutError,
-            r"must be equally wide to share one law of motion, but attn.k of block 1 gives 8 where others give 16",
+            (
+                r"must be equally wide to share one law of motion, but attn.k of block 1 gives 8"
+                r" where others give 16"
+            ),
         ),
         (
-            lambda: mistake(floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.attn"}), model=Unknown()),
+            lambda: mistake(
+                floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.attn"}), model=Unknown()
+            ),
             LayoutError,
-            r"Projection attn of block 1 must be a linear layer \(with `out_features`\), but is a ModuleDict",
+            (
+                r"Projection attn of block 1 must be a linear layer \(with `out_features`\), but is"
+                r" a ModuleDict"
+            ),
         ),
         (
-            lambda: mistake(floater.Sites("qkv", targets={"blocks": "layers", "q": "layers.0.attn.q"}), model=Unknown()),
+            lambda: mistake(
+                floater.Sites("qkv", targets={"blocks": "layers", "q": "layers.0.attn.q"}),
+                model=Unknown(),
+            ),
             LayoutError,
-            r"`targets\['blocks'\]` = 'layers' must match blocks, but is a list of them; write 'layers\.\*'",
+            (
+                r"`targets\['blocks'\]` = 'layers' must match blocks, but is a list of them; write"
+                r" 'layers\.\*'"
+            ),
         ),
         (
-            lambda: mistake(floater.Sites("qkv", targets=TARGETS), model=Unknown(), config=floater.RotaryConfig()),
+            lambda: mistake(
+                floater.Sites("qkv", targets=TARGETS),
+                model=Unknown(),
+                config=floater.RotaryConfig(),
+            ),
             LayoutError,
             r"The config of Unknown does not say how many heads turn \(num_attention_heads\)",
         ),
     ],
 )
-def test_mistakes_are_named(call: Callable[[], None], error: type[FloaterError], message: str) -> None:
+def test_mistakes_are_named(
+    call: Callable[[], None], error: type[FloaterError], message: str
+) -> None:
     with pytest.raises(error, match=message):
         call()
 
@@ -770,7 +940,10 @@ def test_attaching_to_a_model_and_to_its_base_is_refused(kind: str) -> None:
     for first, second in (("", "bert"), ("bert", "")):
         model = make("bert")
         made = floater.attach(model.get_submodule(first), MOVING, sites=kind)
-        with pytest.raises(AttachmentError, match="The encoder has an attachment already, made through its base or a model around"):
+        with pytest.raises(
+            AttachmentError,
+            match="The encoder has an attachment already, made through its base or a model around",
+        ):
             floater.attach(model.get_submodule(second), MOVING, sites=kind)
         made.detach()
         floater.attach(model.get_submodule(second), MOVING, sites=kind)
@@ -795,7 +968,9 @@ def test_an_attachment_that_fails_leaves_the_model_as_it_was(positions: Any) -> 
     attention.value = Product(attention.value)
     with torch.no_grad():
         before = logits(model, inputs)
-        with pytest.raises(LayoutError, match=r"Projection .*block 3.* must be a linear layer .*, but is a Product"):
+        with pytest.raises(
+            LayoutError, match=r"Projection .*block 3.* must be a linear layer .*, but is a Product"
+        ):
             floater.attach(model, MOVING, positions=positions)
         assert torch.equal(logits(model, inputs), before)
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -805,7 +980,10 @@ def test_an_attachment_that_fails_leaves_the_model_as_it_was(positions: Any) -> 
 def test_only_hugging_face_models_are_saved(tmp_path: Path) -> None:
     model = Unknown()
     floater.attach(model, MOVING, sites=floater.Sites("qkv", targets=TARGETS))
-    with pytest.raises(AttachmentError, match=r"must be a Hugging Face model .*, but is a Unknown; save its state_dict\(\)"):
+    with pytest.raises(
+        AttachmentError,
+        match=r"must be a Hugging Face model .*, but is a Unknown; save its state_dict\(\)",
+    ):
         floater.save_pretrained(model, tmp_path)
 
 
@@ -821,6 +999,8 @@ def test_an_unknown_architecture_by_pattern() -> None:
     with torch.no_grad():
         found = logits(unknown, inputs)
         assert torch.equal(logits(known, inputs), found)
-        assert (logits(make("gpt2"), inputs) - found).abs().max() > 1e-2, "the encodings arrive at all"
+        assert (logits(make("gpt2"), inputs) - found).abs().max() > 1e-2, (
+            "the encodings arrive at all"
+        )
         flow.initial.copy_(flow.initial.roll(1, 0))
         assert (logits(unknown, inputs) - found).abs().max() > 1e-2, "and each at its own site"

@@ -1,4 +1,6 @@
-"""Attachments where something is unusual: other sources, other stacks, adapters, odd numbers, copies, tampered folders."""
+"""Attachments where something is unusual: other sources, other stacks, adapters, odd numbers,
+copies, tampered folders.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def logits(model: Any, inputs: dict[str, Any]) -> Tensor:
     return out
 
 
-# A decoder counts the source as its encoder did -----------------------------------------------------------------------
+# A decoder counts the source as its encoder did ---------------------------------------------------
 
 
 def sources(case: str) -> dict[str, Tensor]:
@@ -82,7 +84,9 @@ CASES = ("padded in front", "padded behind", "masked token", "padding without a 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("indices", ["model", "mask"])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_decoding_from_encoder_outputs_equals_the_full_forward(name: str, indices: Any, case: str) -> None:
+def test_decoding_from_encoder_outputs_equals_the_full_forward(
+    name: str, indices: Any, case: str
+) -> None:
     model = make(name).double()
     floater.attach(model, MOVING, indices=indices)
     inputs, target = sources(case), torch.randint(3, VOCABULARY, (2, 5))
@@ -94,12 +98,17 @@ def test_decoding_from_encoder_outputs_equals_the_full_forward(name: str, indice
         torch.testing.assert_close(apart, full, rtol=1e-9, atol=1e-9)
         rows = (model.get_encoder()(**inputs, return_dict=False)[0],)
         torch.testing.assert_close(
-            logits(model, {"encoder_outputs": rows, **mask, "decoder_input_ids": target}), full, rtol=1e-9, atol=1e-9
+            logits(model, {"encoder_outputs": rows, **mask, "decoder_input_ids": target}),
+            full,
+            rtol=1e-9,
+            atol=1e-9,
         )
         settings = {"max_new_tokens": 6, "do_sample": False, "num_beams": 3}
         for cache in (True, False):
             made = model.generate(**inputs, **settings, use_cache=cache)
-            again = model.generate(encoder_outputs=model.get_encoder()(**inputs), **mask, **settings, use_cache=cache)
+            again = model.generate(
+                encoder_outputs=model.get_encoder()(**inputs), **mask, **settings, use_cache=cache
+            )
             assert torch.equal(made, again)
 
 
@@ -113,11 +122,16 @@ def test_states_without_a_record_are_counted_by_their_mask_or_said_to_be_unknown
         given = {"encoder_outputs": states, "decoder_input_ids": target}
         by_mask = logits(model, {**given, "attention_mask": inputs["attention_mask"]})
         torch.testing.assert_close(by_mask, full, rtol=1e-9, atol=1e-9)
-        with pytest.warns(UserWarning, match="counted as if none were padding; pass the encoder's whole output"):
+        with pytest.warns(
+            UserWarning, match="counted as if none were padding; pass the encoder's whole output"
+        ):
             logits(model, given)
         encoded = model.get_encoder()(**inputs)
         encoded.last_hidden_state = encoded.last_hidden_state[:1]
-        with pytest.raises(ArgumentError, match=r"must be an encoder's output as it was returned, but .* \(2, 9\) where"):
+        with pytest.raises(
+            ArgumentError,
+            match=r"must be an encoder's output as it was returned, but .* \(2, 9\) where",
+        ):
             logits(model, {"encoder_outputs": encoded, "decoder_input_ids": target[:1]})
 
 
@@ -129,16 +143,21 @@ def test_an_encoders_output_with_positions_is_an_output_like_any_other() -> None
     again = torch.utils._pytree.tree_map(lambda tensor: tensor, encoded)
     assert isinstance(again, BaseModelOutput)
     assert torch.equal(again["floater_positions"], encoded.floater_positions)
-    assert torch.equal(pickle.loads(pickle.dumps(encoded)).floater_positions, encoded.floater_positions)
+    assert torch.equal(
+        pickle.loads(pickle.dumps(encoded)).floater_positions, encoded.floater_positions
+    )
 
 
 def test_blocks_of_an_encoder_decoder_by_pattern_are_not_counted_by_a_mask() -> None:
     model, targets, _ = unknown("t5 decoder")
-    with pytest.raises(ArgumentError, match=r'`indices` must be "model" for the blocks of an encoder-decoder .* is "mask"'):
+    with pytest.raises(
+        ArgumentError,
+        match=r'`indices` must be "model" for the blocks of an encoder-decoder .* is "mask"',
+    ):
         floater.attach(model, MOVING, sites=floater.Sites("qkv", targets=targets), indices="mask")
 
 
-# No forward passes by its attachment -----------------------------------------------------------------------------------
+# No forward passes by its attachment --------------------------------------------------------------
 
 _SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -153,7 +172,14 @@ _NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_drop
 _RELATIVE: dict[str, Any] = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 _BUCKETS: dict[str, Any] = {"position_buckets": 8, "share_att_key": True}
 _T5: dict[str, Any] = {
-    **{"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},
+    **{
+        "vocab_size": VOCABULARY,
+        "d_model": WIDTH,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 2,
+        "num_heads": 2,
+    },
     **{"dropout_rate": 0.0, "decoder_start_token_id": 0},
 }
 
@@ -170,8 +196,12 @@ def unknown(name: str) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
         paths = {part: f"{inner}.attention.attn.{part}" for part in "qkv"}
     elif name == "deberta-v2":
         model = DebertaV2Model(DebertaV2Config(**_SMALL, **_NO_DROPOUT, **_RELATIVE, **_BUCKETS))
-        paths = {word[0]: f"{inner}.attention.self.{word}_proj" for word in ("query", "key", "value")}
-        paths["k"], paths["v"] = (f"{inner}.attention.self.{word}_proj" for word in ("key", "value"))
+        paths = {
+            word[0]: f"{inner}.attention.self.{word}_proj" for word in ("query", "key", "value")
+        }
+        paths["k"], paths["v"] = (
+            f"{inner}.attention.self.{word}_proj" for word in ("key", "value")
+        )
     elif name == "deberta":
         model = DebertaModel(DebertaConfig(**_SMALL, **_NO_DROPOUT, **_RELATIVE))
     elif name == "llama":
@@ -188,7 +218,9 @@ def unknown(name: str) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("kind", ["qkv", "blocks"])
-@pytest.mark.parametrize("name", ["mpnet", "deberta-v2", "deberta", "llama", "t5 encoder", "t5 decoder"])
+@pytest.mark.parametrize(
+    "name", ["mpnet", "deberta-v2", "deberta", "llama", "t5 encoder", "t5 decoder"]
+)
 def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
     model, targets, inputs = unknown(name)
     if name == "deberta" and kind == "qkv":
@@ -196,7 +228,9 @@ def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
     length = 5 if name == "t5 decoder" else 9
     with torch.no_grad():
         plain = logits(model, inputs)
-    made = floater.attach(model, floater.LearnedConfig(max_length=20), sites=floater.Sites(kind, targets=targets))
+    made = floater.attach(
+        model, floater.LearnedConfig(max_length=20), sites=floater.Sites(kind, targets=targets)
+    )
     encoder: Any = made.encoder
     with torch.no_grad():
         encoder.weight.normal_()
@@ -221,8 +255,16 @@ def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
             for part in "qkv":
                 calls: list[int] = []
 
-                def after(module: Any, args: Any, out: Tensor, number: int = site, calls: list[int] = calls) -> Tensor:
-                    calls.append(1)  # deberta-v2 projects its relative positions with the same layer, later
+                def after(
+                    module: Any,
+                    args: Any,
+                    out: Tensor,
+                    number: int = site,
+                    calls: list[int] = calls,
+                ) -> Tensor:
+                    calls.append(
+                        1
+                    )  # deberta-v2 projects its relative positions with the same layer, later
                     return out + table[:length, number] if len(calls) == 1 else out
 
                 module = model.get_submodule(targets[part].replace("*", str(block)))
@@ -244,7 +286,13 @@ def test_gradient_checkpointing_by_pattern_changes_no_gradient(name: str) -> Non
     for _ in range(2):
         model.zero_grad()
         logits(model, inputs).square().mean().backward()
-        found.append([parameter.grad.clone() for parameter in made.parameters() if parameter.grad is not None])
+        found.append(
+            [
+                parameter.grad.clone()
+                for parameter in made.parameters()
+                if parameter.grad is not None
+            ]
+        )
         model.gradient_checkpointing_enable()
     assert len(found[0]) == 5
     for one, other in zip(*found, strict=True):
@@ -257,9 +305,16 @@ def test_decoding_by_pattern_equals_the_full_forward(name: str) -> None:
     model, targets, inputs = unknown(name)
     floater.attach(model, MOVING, sites=floater.Sites("qkv", targets=targets))
     inputs = {key: value for key, value in inputs.items() if key != "decoder_input_ids"}
-    settings = {"max_new_tokens": 6, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    settings = {
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     with torch.no_grad():
-        cached, whole = (model.generate(**inputs, use_cache=cache, **settings) for cache in (True, False))
+        cached, whole = (
+            model.generate(**inputs, use_cache=cache, **settings) for cache in (True, False)
+        )
     assert torch.equal(cached.sequences, whole.sequences)
     for one, other in zip(cached.logits, whole.logits, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
@@ -267,9 +322,16 @@ def test_decoding_by_pattern_equals_the_full_forward(name: str) -> None:
 
 def test_a_projection_laid_out_head_by_head_is_refused() -> None:
     model, targets, _ = unknown("deberta")
-    with pytest.raises(LayoutError, match=r"must be a projection whose output is \[q \| k \| v\], but that of deberta mixes"):
+    with pytest.raises(
+        LayoutError,
+        match=r"must be a projection whose output is \[q \| k \| v\], but that of deberta mixes",
+    ):
         floater.attach(
-            model, MOVING, sites=floater.Sites("qkv", targets={**targets, "qkv": "encoder.layer.*.attention.self.in_proj"})
+            model,
+            MOVING,
+            sites=floater.Sites(
+                "qkv", targets={**targets, "qkv": "encoder.layer.*.attention.self.in_proj"}
+            ),
         )
 
 
@@ -319,7 +381,9 @@ def test_a_block_by_itself_is_refused_and_leaves_nothing_behind() -> None:
     model, inputs = make("bert"), batch("bert")
     made = floater.attach(model, MOVING)
     hidden = torch.randn(1, 4, WIDTH)
-    with pytest.raises(AttachmentError, match="BertLayer was entered without the encodings of its tokens"):
+    with pytest.raises(
+        AttachmentError, match="BertLayer was entered without the encodings of its tokens"
+    ):
         model.bert.encoder.layer[0](hidden)
     with made.disabled():
         model.bert.encoder.layer[0](hidden)
@@ -330,7 +394,7 @@ def test_a_block_by_itself_is_refused_and_leaves_nothing_behind() -> None:
         assert torch.equal(logits(model, inputs), before)
 
 
-# Adapters and quantised layers -----------------------------------------------------------------------------------------
+# Adapters and quantised layers --------------------------------------------------------------------
 
 LORA: dict[str, Any] = {"r": 4, "target_modules": ["query", "value"], "lora_dropout": 0.0}
 
@@ -354,7 +418,9 @@ def with_lora(order: str) -> tuple[Any, Any]:
 
 def train(model: Any, inputs: dict[str, Tensor], steps: int = 3) -> None:
     model.train()
-    optimiser = torch.optim.Adam([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.05)
+    optimiser = torch.optim.Adam(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.05
+    )
     for _ in range(steps):
         optimiser.zero_grad()
         logits(model, inputs).square().mean().backward()
@@ -400,7 +466,10 @@ def test_lora_and_flow_are_saved_and_come_back(tmp_path: Path) -> None:
     model, _ = with_lora("flow first")
     train(model, inputs)
     model.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(AttachmentError, match=r"must be saved by PEFT itself, with modules_to_save=\[\"floater\"\], or merged"):
+    with pytest.raises(
+        AttachmentError,
+        match=r"must be saved by PEFT itself, with modules_to_save=\[\"floater\"\], or merged",
+    ):
         floater.save_pretrained(model, tmp_path / "x")
     with torch.no_grad():
         trained = logits(model, inputs)
@@ -430,7 +499,9 @@ def test_adapters_that_scale_the_encoding_are_refused(name: str, first: str) -> 
     peft = get_peft_model(model, SCALING[name])
     if first == "adapter":
         floater.attach(peft, MOVING)
-    with pytest.raises(AttachmentError, match=rf"{name} scales what projections give, the encoding included"):
+    with pytest.raises(
+        AttachmentError, match=rf"{name} scales what projections give, the encoding included"
+    ):
         logits(peft, batch("bert"))
     apart = make("bert")
     floater.attach(apart, MOVING)
@@ -445,12 +516,17 @@ def test_models_that_cannot_be_saved_whole_say_so(tmp_path: Path) -> None:
     model = make("bert")
     floater.attach(model, MOVING)
     model.add_adapter(LoraConfig(r=2, target_modules=["query"]))
-    with pytest.raises(AttachmentError, match=r"A model with an adapter of its own \(model.add_adapter\) must be wrapped by PEFT"):
+    with pytest.raises(
+        AttachmentError,
+        match=r"A model with an adapter of its own \(model.add_adapter\) must be wrapped by PEFT",
+    ):
         floater.save_pretrained(model, tmp_path / "x")
     small = torch.ao.quantization.quantize_dynamic(make("bert"), {nn.Linear}, dtype=torch.qint8)
     floater.attach(small, MOVING)
     for base in (True, False):
-        with pytest.raises(AttachmentError, match=r"must be saved before it is quantised: .* is packed"):
+        with pytest.raises(
+            AttachmentError, match=r"must be saved before it is quantised: .* is packed"
+        ):
             floater.save_pretrained(small, tmp_path / "x", base=base)
     assert not (tmp_path / "x").exists()
 
@@ -459,7 +535,10 @@ def test_adapters_inside_the_dynamics_are_refused() -> None:
     model = make("bert")
     floater.attach(model, MOVING)
     peft = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
-    with pytest.raises(ArgumentError, match=r"`first` of the dynamics must be an nn.Linear, but is a peft.*exclude_modules"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"`first` of the dynamics must be an nn.Linear, but is a peft.*exclude_modules",
+    ):
         logits(peft, batch("bert"))
 
 
@@ -486,18 +565,23 @@ def test_quantised_projections() -> None:
     made = floater.attach(attached, MOVING)
     with torch.no_grad():
         exact = logits(attached, inputs)
-        with pytest.raises(ArgumentError, match=r"must be an nn.Linear, but is a torch.*dynamic.*bake the attachment before"):
+        with pytest.raises(
+            ArgumentError,
+            match=r"must be an nn.Linear, but is a torch.*dynamic.*bake the attachment before",
+        ):
             logits(quantised(attached), inputs)
         made.bake(20)
         small = logits(quantised(attached), inputs)
     assert (small - exact).abs().max() < 0.2 * exact.abs().max()
 
 
-# Evaluations, optimisers, copies ---------------------------------------------------------------------------------------
+# Evaluations, optimisers, copies ------------------------------------------------------------------
 
 
 def rhythm(looks: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:
-    """In which of 12 steps h learns, and what it learned, with evaluations and another optimiser's steps in between."""
+    """In which of 12 steps h learns, and what it learned, with evaluations and another optimiser's
+    steps in between.
+    """
     torch.manual_seed(0)
     flow = DEEP.build(2, 8)
     optimiser = torch.optim.SGD(flow.parameters(), lr=0.01)
@@ -520,7 +604,9 @@ def rhythm(looks: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:
 
 
 @pytest.mark.parametrize("looks", [(4, 7), (0, 1, 2, 3), tuple(range(12))])
-def test_an_evaluation_or_an_unrelated_optimiser_changes_nothing_that_is_kept(looks: tuple[int, ...]) -> None:
+def test_an_evaluation_or_an_unrelated_optimiser_changes_nothing_that_is_kept(
+    looks: tuple[int, ...],
+) -> None:
     plain, with_looks = rhythm(()), rhythm(looks)
     assert plain[0] == with_looks[0] == "100100100100"
     assert torch.equal(plain[1], with_looks[1])
@@ -575,7 +661,7 @@ def test_loading_other_weights_bakes_anew() -> None:
             torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
 
 
-# Odd numbers -----------------------------------------------------------------------------------------------------------
+# Odd numbers --------------------------------------------------------------------------------------
 
 
 def test_negative_and_fractional_position_ids_are_refused() -> None:
@@ -587,9 +673,14 @@ def test_negative_and_fractional_position_ids_are_refused() -> None:
     bare = make("bert")
     floater.attach(bare, floater.NoPositionConfig(), positions="replace")
     for one in (model, kept, bare):
-        with pytest.raises(ArgumentError, match="`position_ids` must not be negative, but contain -3"):
+        with pytest.raises(
+            ArgumentError, match="`position_ids` must not be negative, but contain -3"
+        ):
             one(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, -3]]))
-    with pytest.raises(ArgumentError, match=r"`position_ids` must be whole numbers, but are torch.float32; .*attachment.at"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"`position_ids` must be whole numbers, but are torch.float32; .*attachment.at",
+    ):
         model(input_ids=ids, position_ids=torch.tensor([[0, 1, 2, 2.5]]))
 
 
@@ -604,7 +695,9 @@ def test_robertas_ids_may_say_anything_of_padding(padding: int) -> None:
     rows = torch.where(real, torch.arange(8) + PAD + 1, padding)
     with torch.no_grad():
         counted = logits(model, {"input_ids": ids, "attention_mask": real.long()})
-        given = logits(model, {"input_ids": ids, "attention_mask": real.long(), "position_ids": rows})
+        given = logits(
+            model, {"input_ids": ids, "attention_mask": real.long(), "position_ids": rows}
+        )
     torch.testing.assert_close(given[real], counted[real], rtol=1e-5, atol=1e-5)
 
 
@@ -612,9 +705,16 @@ def test_robertas_ids_may_say_anything_of_padding(padding: int) -> None:
 def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
     model = make("bert")
     flow = isinstance(config, floater.FlowConfig)
-    chosen = floater.FlowConfig(zero_init=False, initial_scale=0.7, init_scale=0.1, horizon=5.0) if flow else config
+    chosen = (
+        floater.FlowConfig(zero_init=False, initial_scale=0.7, init_scale=0.1, horizon=5.0)
+        if flow
+        else config
+    )
     made = floater.attach(model, chosen, sites="input", positions="replace")
-    ids, far = torch.randint(3, VOCABULARY, (1, 4)), torch.tensor([[3, 2_000_000, 10_000_000, 2_000_000]])
+    ids, far = (
+        torch.randint(3, VOCABULARY, (1, 4)),
+        torch.tensor([[3, 2_000_000, 10_000_000, 2_000_000]]),
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = far.to(torch.float64) * made.delta
     if flow:  # of the solver, the steps to t = 10⁶ are the cost
@@ -624,7 +724,9 @@ def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
         with made.at(times):
             there = logits(model, {"input_ids": ids})
     torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 300  # MB; the table would take 640
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    ) / 1024 < 300  # MB; the table would take 640
 
 
 @pytest.mark.parametrize(
@@ -636,20 +738,29 @@ def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
 )
 def test_tables_that_no_machine_holds_are_refused_at_once(call: Any) -> None:
     with pytest.raises(
-        LengthError, match=r"A table of [\d,]+ positions, 18 sites and 512 dimensions would take at least .* of memory, but"
+        LengthError,
+        match=(
+            r"A table of [\d,]+ positions, 18 sites and 512 dimensions would take at least .* of"
+            r" memory, but"
+        ),
     ):
         call()
 
 
 def test_a_recurrent_encoder_does_not_step_for_ever() -> None:
-    with pytest.raises(LengthError, match="steps through all positions, at most 200,000, but position 10,000,000 was asked for"):
+    with pytest.raises(
+        LengthError,
+        match="steps through all positions, at most 200,000, but position 10,000,000 was asked for",
+    ):
         floater.RecurrentConfig().build(1, 4)(torch.tensor([1e6]))
 
 
 @pytest.mark.parametrize("hidden", [10**9, 10**18])
 def test_an_encoder_that_no_machine_holds_is_refused_before_it_is_built(hidden: int) -> None:
     model = make("bert")
-    with pytest.raises(ArgumentError, match=r"The weights of FlowConfig would take|cannot be built"):
+    with pytest.raises(
+        ArgumentError, match=r"The weights of FlowConfig would take|cannot be built"
+    ):
         floater.attach(model, floater.FlowConfig(hidden=hidden))
     assert not any(module._forward_pre_hooks for module in model.modules())
 
@@ -657,7 +768,10 @@ def test_an_encoder_that_no_machine_holds_is_refused_before_it_is_built(hidden: 
 def test_encodings_that_float16_cannot_hold_are_refused() -> None:
     flow = MOVING.build(2, 8).half()
     assert torch.isfinite(flow.table(100)).all()
-    with pytest.raises(StateOverflow, match=r"States must be at most 65,504 in float16, but are larger from t = .* bfloat16 or"):
+    with pytest.raises(
+        StateOverflow,
+        match=r"States must be at most 65,504 in float16, but are larger from t = .* bfloat16 or",
+    ):
         flow.table(100_000)
     steep = floater.MLPDynamics(8).half()
     with torch.no_grad():
@@ -669,21 +783,30 @@ def test_encodings_that_float16_cannot_hold_are_refused() -> None:
 
 
 def test_a_site_is_named_once() -> None:
-    for settings in ({"projections": ("q", "q")}, {"blocks": (1, 1)}, {"stacks": ("encoder", "encoder")}):
-        with pytest.raises(ConfigError, match=r"of Sites must name each part once, but has .* more than once"):
+    for settings in (
+        {"projections": ("q", "q")},
+        {"blocks": (1, 1)},
+        {"stacks": ("encoder", "encoder")},
+    ):
+        with pytest.raises(
+            ConfigError, match=r"of Sites must name each part once, but has .* more than once"
+        ):
             floater.Sites("qkv", **settings)
 
 
 def test_a_model_with_something_else_called_floater_is_left_alone() -> None:
     model = make("bert")
     model.floater = nn.Linear(2, 2)
-    with pytest.raises(AttachmentError, match=r"must have no attribute `floater`, .* but has one of type Linear; rename it"):
+    with pytest.raises(
+        AttachmentError,
+        match=r"must have no attribute `floater`, .* but has one of type Linear; rename it",
+    ):
         floater.attach(model, MOVING)
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert type(model.bert.encoder.layer[0].attention.self.query) is nn.Linear
 
 
-# Saved folders ----------------------------------------------------------------------------------------------------------
+# Saved folders ------------------------------------------------------------------------------------
 
 
 def rewritten(folder: Path, tensors: dict[str, Tensor] | None = None, **description: Any) -> None:
@@ -736,7 +859,10 @@ def test_huge_sizes_in_a_saved_description_take_no_memory(tmp_path: Path) -> Non
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for hidden in (10_000_000, 10**9, 10**19):
         rewritten(tmp_path, encoder={**encoder, "hidden": hidden})
-        with pytest.raises(SavedError, match=r"do not fit their description: all.dynamics.first.weight must have|is damaged: "):
+        with pytest.raises(
+            SavedError,
+            match=r"do not fit their description: all.dynamics.first.weight must have|is damaged: ",
+        ):
             floater.from_pretrained(AutoModelForMaskedLM, tmp_path)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 200
 
@@ -767,13 +893,19 @@ def test_saving_keeps_what_else_is_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "out" / "vocab.txt").write_text("mine")
     (tmp_path / "out" / "model-00001-of-00002.safetensors").write_text("stale")
     floater.save_pretrained(model, tmp_path / "out")
-    assert (tmp_path / "out" / "notes" / "a.txt").read_text() == (tmp_path / "out" / "vocab.txt").read_text() == "mine"
+    assert (
+        (tmp_path / "out" / "notes" / "a.txt").read_text()
+        == (tmp_path / "out" / "vocab.txt").read_text()
+        == "mine"
+    )
     assert not (tmp_path / "out" / "model-00001-of-00002.safetensors").exists()
     floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_saving_where_one_works_keeps_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_where_one_works_keeps_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, inputs = make("bert"), batch("bert")
     made: Any = floater.attach(model, MOVING)
     (tmp_path / "mine.txt").write_text("mine")
@@ -816,7 +948,9 @@ def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(SavedError, match=r"out cannot be written: .* What was there before is kept"):
+        with pytest.raises(
+            SavedError, match=r"out cannot be written: .* What was there before is kept"
+        ):
             floater.save_pretrained(model, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -20,12 +20,17 @@ ACTIVATION_NAMES: tuple[ActivationName, ...] = ("tanh", "relu", "silu", "gelu", 
 
 def test_parameter_count() -> None:
     assert sum(parameter.numel() for parameter in MLPDynamics(512).parameters()) == 526_336
-    assert sum(parameter.numel() for parameter in MLPDynamics(6, 10).parameters()) == 10 * 7 + 10 + 6 * 11 + 6
+    assert (
+        sum(parameter.numel() for parameter in MLPDynamics(6, 10).parameters())
+        == 10 * 7 + 10 + 6 * 11 + 6
+    )
 
 
 @pytest.mark.parametrize("activation", ACTIVATION_NAMES)
 @pytest.mark.parametrize("horizon", [None, 2.0])
-def test_forward_is_two_layers_that_see_the_time(activation: ActivationName, horizon: float | None) -> None:
+def test_forward_is_two_layers_that_see_the_time(
+    activation: ActivationName, horizon: float | None
+) -> None:
     dynamics = MLPDynamics(3, 5, activation=activation, horizon=horizon).double()
     nn.init.normal_(dynamics.first.bias)
     nn.init.normal_(dynamics.second.bias)
@@ -59,7 +64,13 @@ def test_the_fast_path_is_forward(horizon: float | None) -> None:
 @pytest.mark.parametrize("time", [0.0, 0.3, 7.25, 1e4])
 @pytest.mark.parametrize(
     "dynamics",
-    [MLPDynamics(4), MLPDynamics(4, horizon=3.0), LinearDynamics(4), SinusoidDynamics(4), ZeroDynamics(4)],
+    [
+        MLPDynamics(4),
+        MLPDynamics(4, horizon=3.0),
+        LinearDynamics(4),
+        SinusoidDynamics(4),
+        ZeroDynamics(4),
+    ],
     ids=["mlp", "horizon", "linear", "sinusoid", "zero"],
 )
 def test_time_may_be_a_number_or_a_tensor(dynamics: nn.Module, time: float) -> None:
@@ -90,7 +101,10 @@ def test_initial_weights_are_small_and_biases_zero() -> None:
 
 
 def test_init_scale_zero_stands_still() -> None:
-    assert all(torch.count_nonzero(parameter) == 0 for parameter in MLPDynamics(3, init_scale=0.0).parameters())
+    assert all(
+        torch.count_nonzero(parameter) == 0
+        for parameter in MLPDynamics(3, init_scale=0.0).parameters()
+    )
 
 
 def test_zero_init_is_exactly_zero_and_gradients_reach_the_last_layer() -> None:
@@ -180,7 +194,10 @@ def test_bounds_stay_with_a_horizon_and_grow_without() -> None:
 
 def test_an_unbounded_nonlinearity_has_no_bound() -> None:
     for activation in ACTIVATION_NAMES[1:]:
-        assert MLPDynamics(8, activation=activation, horizon=5.0).bounds(torch.zeros(8), 1.0)[0] == math.inf
+        assert (
+            MLPDynamics(8, activation=activation, horizon=5.0).bounds(torch.zeros(8), 1.0)[0]
+            == math.inf
+        )
 
 
 def test_horizon_bounds_what_is_seen_of_the_time() -> None:
@@ -198,9 +215,13 @@ def test_sinusoid_slope_is_the_derivative_of_the_encoding(dim: int) -> None:
         return torch.where(j % 2 == 0, torch.sin(angle), torch.cos(angle))
 
     dynamics = SinusoidDynamics(dim)
-    torch.testing.assert_close(dynamics.initial().double(), encoding(torch.tensor(0.0, dtype=torch.float64)))
+    torch.testing.assert_close(
+        dynamics.initial().double(), encoding(torch.tensor(0.0, dtype=torch.float64))
+    )
     for time in (0.0, 3.0, 1234.5):
-        wanted = torch.autograd.functional.jacobian(encoding, torch.tensor(time, dtype=torch.float64))
+        wanted = torch.autograd.functional.jacobian(
+            encoding, torch.tensor(time, dtype=torch.float64)
+        )
         found = dynamics(time, torch.zeros(3, dim, dtype=torch.float64))
         torch.testing.assert_close(found, wanted.expand(3, dim), rtol=1e-12, atol=1e-14)
     assert not list(dynamics.parameters())
@@ -209,7 +230,10 @@ def test_sinusoid_slope_is_the_derivative_of_the_encoding(dim: int) -> None:
 
 def test_sinusoid_frequencies() -> None:
     torch.testing.assert_close(
-        sinusoid_frequencies(4), torch.tensor([1.0, 1.0, 1e-2, 1e-2], dtype=torch.float64), rtol=1e-14, atol=0
+        sinusoid_frequencies(4),
+        torch.tensor([1.0, 1.0, 1e-2, 1e-2], dtype=torch.float64),
+        rtol=1e-14,
+        atol=0,
     )
 
 
@@ -229,11 +253,23 @@ def test_linear_and_zero_slopes() -> None:
             {"dim": 4, "activation": "swish"},
             r"`activation` must be one of tanh, relu, .*, but is 'swish'",
         ),
-        ({"dim": 4, "activation": ["tanh"]}, r"`activation` must be one of tanh, relu, .*, but is \['tanh'\]"),
+        (
+            {"dim": 4, "activation": ["tanh"]},
+            r"`activation` must be one of tanh, relu, .*, but is \['tanh'\]",
+        ),
         ({"dim": 4, "init_scale": -0.5}, r"`init_scale` must be a finite number ≥ 0, but is -0\.5"),
-        ({"dim": 4, "init_scale": math.nan}, r"`init_scale` must be a finite number ≥ 0, but is nan"),
-        ({"dim": 4, "horizon": 0.0}, r"`horizon` must be a positive finite number or None, but is 0\.0"),
-        ({"dim": 4, "horizon": math.inf}, r"`horizon` must be a positive finite number or None, but is inf"),
+        (
+            {"dim": 4, "init_scale": math.nan},
+            r"`init_scale` must be a finite number ≥ 0, but is nan",
+        ),
+        (
+            {"dim": 4, "horizon": 0.0},
+            r"`horizon` must be a positive finite number or None, but is 0\.0",
+        ),
+        (
+            {"dim": 4, "horizon": math.inf},
+            r"`horizon` must be a positive finite number or None, but is inf",
+        ),
     ],
 )
 def test_settings(settings: dict[str, Any], message: str) -> None:
@@ -242,7 +278,9 @@ def test_settings(settings: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("dim", [0, -3, 2.5, "4"])
-@pytest.mark.parametrize("make", [floater.LinearDynamics, floater.SinusoidDynamics, floater.ZeroDynamics])
+@pytest.mark.parametrize(
+    "make", [floater.LinearDynamics, floater.SinusoidDynamics, floater.ZeroDynamics]
+)
 def test_size_of_the_references(make: Any, dim: Any) -> None:
     with pytest.raises(ArgumentError, match=r"`dim` must be a positive whole number, but is"):
         make(dim)

@@ -91,7 +91,9 @@ def test_sinusoids_take_the_block_numbers_they_are_given() -> None:
     encoder = SinusoidalConfig(block_term=True).build(3, 8, blocks=[2, 2, 1])
     table = encoder.table(5)
     assert torch.equal(table[:, 0], table[:, 1])
-    assert torch.equal(table[:, 2], build(SinusoidalConfig(block_term=True), sites=1).table(5)[:, 0])
+    assert torch.equal(
+        table[:, 2], build(SinusoidalConfig(block_term=True), sites=1).table(5)[:, 0]
+    )
 
 
 def test_recurrent_encoder_is_the_recurrence() -> None:
@@ -135,16 +137,22 @@ def test_fresh_flow_is_exactly_zero_and_learns() -> None:
     assert last.grad.any()
 
 
-# The reused solution -------------------------------------------------------------------------------------------------
+# The reused solution ------------------------------------------------------------------------------
 
 
 def assert_as_fresh(encoder: Flow, length: int = 30) -> None:
-    fresh = FlowConfig(zero_init=False, initial_scale=0.5).build(encoder.sites, encoder.dim).to(encoder.initial)
+    fresh = (
+        FlowConfig(zero_init=False, initial_scale=0.5)
+        .build(encoder.sites, encoder.dim)
+        .to(encoder.initial)
+    )
     fresh.load_state_dict(encoder.state_dict())
     assert torch.equal(encoder.table(length), fresh.table(length))
 
 
-def step_with(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Callable[[Flow], None]:
+def step_with(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+) -> Callable[[Flow], None]:
     def change(encoder: Flow) -> None:
         optimiser = make(list(encoder.parameters()))
         encoder.table(30).square().sum().backward()
@@ -181,7 +189,9 @@ def replace_parameter(encoder: Flow) -> None:
 CHANGES: dict[str, Callable[[Flow], None]] = {
     "fused AdamW": step_with(lambda weights: torch.optim.AdamW(weights, fused=True)),
     "foreach AdamW": step_with(lambda weights: torch.optim.AdamW(weights, foreach=True)),
-    "for-loop AdamW": step_with(lambda weights: torch.optim.AdamW(weights, foreach=False, fused=False)),
+    "for-loop AdamW": step_with(
+        lambda weights: torch.optim.AdamW(weights, foreach=False, fused=False)
+    ),
     "SGD": step_with(lambda weights: torch.optim.SGD(weights, lr=0.1)),
     "fused SGD": step_with(lambda weights: torch.optim.SGD(weights, lr=0.1, fused=True)),
     "load_state_dict": load(assign=False),
@@ -302,22 +312,30 @@ def test_keep_for_holds_the_table_for_k_optimiser_steps() -> None:
     assert_as_fresh(encoder)
 
 
-# Mistakes ------------------------------------------------------------------------------------------------------------
+# Mistakes -----------------------------------------------------------------------------------------
 
 
 def test_learned_table_ends_with_an_error_or_clamps() -> None:
-    with pytest.raises(LengthError, match=r"has 64 positions \(0 to 63\), but position 64 was asked for; raise"):
+    with pytest.raises(
+        LengthError, match=r"has 64 positions \(0 to 63\), but position 64 was asked for; raise"
+    ):
         build(LearnedConfig(max_length=64)).table(65)
     clamped = build(LearnedConfig(max_length=64, beyond="clamp")).table(70)
     assert torch.equal(clamped[69], clamped[63])
 
 
-@pytest.mark.parametrize("config", [LearnedConfig(), RecurrentConfig()], ids=lambda config: type(config).__name__)
+@pytest.mark.parametrize(
+    "config", [LearnedConfig(), RecurrentConfig()], ids=lambda config: type(config).__name__
+)
 def test_index_encoders_refuse_times_off_the_grid(config: EncoderConfig) -> None:
-    with pytest.raises(TimesError, match=r"must be multiples of Δ = 0.1 for the \w+ encoder, but contain 0.25"):
+    with pytest.raises(
+        TimesError, match=r"must be multiples of Δ = 0.1 for the \w+ encoder, but contain 0.25"
+    ):
         build(config)(torch.tensor([0.1, 0.25]))
     far = uniform(2, first=100_000)
-    assert int((far / 0.1).round()[0]) == 100_000  # float noise at large indices is not "off the grid"
+    assert (
+        int((far / 0.1).round()[0]) == 100_000
+    )  # float noise at large indices is not "off the grid"
 
 
 @pytest.mark.parametrize("config", ADDITIVE, ids=lambda config: type(config).__name__)
@@ -335,8 +353,16 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: make(FlowConfig, detla=0.1), ConfigError, r"FlowConfig has no key `detla`; did you mean `delta`\?"),
-        (lambda: make(FlowConfig, xyzzy=1), ConfigError, r"FlowConfig has no key `xyzzy`; known keys: delta, hidden"),
+        (
+            lambda: make(FlowConfig, detla=0.1),
+            ConfigError,
+            r"FlowConfig has no key `detla`; did you mean `delta`\?",
+        ),
+        (
+            lambda: make(FlowConfig, xyzzy=1),
+            ConfigError,
+            r"FlowConfig has no key `xyzzy`; known keys: delta, hidden",
+        ),
         (
             lambda: make(FlowConfig, 0.1),
             ConfigError,
@@ -347,11 +373,18 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
             ConfigError,
             r"LearnedConfig takes .* write LearnedConfig\(beyond='clamp', delta=0.2\)",
         ),
-        (lambda: make(FlowConfig, {"delta": 0.2}), ConfigError, r"FlowConfig takes .* write FlowConfig\(delta=0.2\)"),
+        (
+            lambda: make(FlowConfig, {"delta": 0.2}),
+            ConfigError,
+            r"FlowConfig takes .* write FlowConfig\(delta=0.2\)",
+        ),
         (
             lambda: setattr(FlowConfig(), "delta", 0.2),
             ConfigError,
-            r"FlowConfig must not be changed once it is made, but `delta` was set; make a new FlowConfig\(delta=0.2\)",
+            (
+                r"FlowConfig must not be changed once it is made, but `delta` was set; make a new"
+                r" FlowConfig\(delta=0.2\)"
+            ),
         ),
         (
             lambda: RotaryConfig().build(1, 8)(uniform(2), torch.ones(2, 16), torch.ones(2, 16)),
@@ -363,17 +396,41 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
             ConfigError,
             r"`delta` of FlowConfig: input should be greater than 0, but is -1",
         ),
-        (lambda: make(FlowConfig, keep_for=0), ConfigError, r"`keep_for` of FlowConfig: .* but is 0"),
+        (
+            lambda: make(FlowConfig, keep_for=0),
+            ConfigError,
+            r"`keep_for` of FlowConfig: .* but is 0",
+        ),
         (
             lambda: make(FlowConfig, activation="sine"),
             ConfigError,
             r"`activation` of FlowConfig: input should be 'tanh'",
         ),
-        (lambda: make(LearnedConfig, beyond="wrap"), ConfigError, r"`beyond` of LearnedConfig: .* but is 'wrap'"),
-        (lambda: make(RecurrentConfig, layers=3), ConfigError, r"`layers` of RecurrentConfig: .* but is 3"),
-        (lambda: FlowConfig().build(0, 8), ArgumentError, r"`sites` must be a positive whole number, but is 0"),
-        (lambda: FlowConfig().build(1, 0), ArgumentError, r"`dim` must be a positive whole number, but is 0"),
-        (lambda: RotaryConfig().build(1, 7), ArgumentError, r"`dim` of a rotary head must be an even number ≥ 2"),
+        (
+            lambda: make(LearnedConfig, beyond="wrap"),
+            ConfigError,
+            r"`beyond` of LearnedConfig: .* but is 'wrap'",
+        ),
+        (
+            lambda: make(RecurrentConfig, layers=3),
+            ConfigError,
+            r"`layers` of RecurrentConfig: .* but is 3",
+        ),
+        (
+            lambda: FlowConfig().build(0, 8),
+            ArgumentError,
+            r"`sites` must be a positive whole number, but is 0",
+        ),
+        (
+            lambda: FlowConfig().build(1, 0),
+            ArgumentError,
+            r"`dim` must be a positive whole number, but is 0",
+        ),
+        (
+            lambda: RotaryConfig().build(1, 7),
+            ArgumentError,
+            r"`dim` of a rotary head must be an even number ≥ 2",
+        ),
         (
             lambda: SinusoidalConfig().build(2, 8, blocks=[1]),
             ArgumentError,
@@ -386,12 +443,14 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
         ),
     ],
 )
-def test_mistakes_are_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
+def test_mistakes_are_named(
+    call: Callable[[], object], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         call()
 
 
-# Section 2.1 ---------------------------------------------------------------------------------------------------------
+# Section 2.1 --------------------------------------------------------------------------------------
 
 
 def attention_block(dim: int) -> Callable[[Tensor], Tensor]:
@@ -437,14 +496,24 @@ def test_a_recurrent_encoder_steps_once_as_long_as_its_weights_stay() -> None:
 
 @pytest.mark.parametrize("keep_for", [1, 3])
 def test_dynamics_off_the_fast_path_train(keep_for: int) -> None:
-    """A step of length zero changes no weight but counts as a change; then longer times are asked for."""
+    """A step of length zero changes no weight but counts as a change; then longer times are asked
+    for.
+    """
     torch.manual_seed(0)
-    flow = floater.FlowConfig(pull=1.0, horizon=2.0, zero_init=False, initial_scale=0.5, keep_for=keep_for).build(2, 16).train()
+    flow = (
+        floater.FlowConfig(
+            pull=1.0, horizon=2.0, zero_init=False, initial_scale=0.5, keep_for=keep_for
+        )
+        .build(2, 16)
+        .train()
+    )
     for lr in (0.0, 0.1, 0.1, 0.0):
         optimiser = torch.optim.SGD(flow.parameters(), lr=lr)
         for length in (4, 40):
             table = flow.table(length)
-            alone = floater.solve(flow.dynamics, flow.initial, torch.arange(length, dtype=torch.float64) * 0.1)
+            alone = floater.solve(
+                flow.dynamics, flow.initial, torch.arange(length, dtype=torch.float64) * 0.1
+            )
             assert torch.allclose(table, alone, atol=1e-6)
         optimiser.zero_grad()
         table.square().sum().backward()

@@ -17,10 +17,15 @@ def test_it_is_cross_entropy_with_its_gradients(rows: int, smoothing: float) -> 
     labels[0, : rows // 2] = -100
     ours = 1.7 * linear_cross_entropy(hidden, weight, labels, smoothing)
     theirs = 1.7 * F.cross_entropy(
-        (hidden @ weight.t()).flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=smoothing
+        (hidden @ weight.t()).flatten(0, 1),
+        labels.flatten(),
+        reduction="sum",
+        label_smoothing=smoothing,
     )
     assert torch.allclose(ours, theirs)
-    for one, other in zip(*(torch.autograd.grad(loss, (hidden, weight)) for loss in (ours, theirs)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(loss, (hidden, weight)) for loss in (ours, theirs)), strict=True
+    ):
         assert torch.allclose(one, other, atol=1e-10)
 
 

@@ -40,7 +40,8 @@ BACKENDS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("name", "sites"), [("bert", "qkv"), ("bert", "blocks"), ("roberta", "qkv"), ("gpt2", "qkv"), ("marian", "qkv")]
+    ("name", "sites"),
+    [("bert", "qkv"), ("bert", "blocks"), ("roberta", "qkv"), ("gpt2", "qkv"), ("marian", "qkv")],
 )
 def test_a_baked_model_is_one_graph(name: str, sites: str, backend: str) -> None:
     if backend == "inductor" and (name, sites) != ("bert", "qkv"):
@@ -52,7 +53,9 @@ def test_a_baked_model_is_one_graph(name: str, sites: str, backend: str) -> None
     if name == "gpt2":
         inputs["use_cache"] = False  # type: ignore[assignment]
     with torch.no_grad():
-        torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            compiled(**inputs).logits, model(**inputs).logits, rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.slow
@@ -63,12 +66,16 @@ def test_a_baked_model_exports_with_any_batch_and_length(name: str) -> None:
     rows, length = torch.export.Dim("rows", min=2, max=8), torch.export.Dim("length", min=4, max=32)
     shapes = {"input_ids": {0: rows, 1: length}, "attention_mask": {0: rows, 1: length}}
     with torch.no_grad():
-        program = torch.export.export(Logits(model), (), inputs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(
+            Logits(model), (), inputs, dynamic_shapes=shapes, strict=False
+        )
         for size in ((2, 7), (5, 30)):
             ids = torch.randint(3, VOCABULARY, size)
             mask = torch.ones_like(ids)
             out = program.module()(input_ids=ids, attention_mask=mask)
-            torch.testing.assert_close(out, model(input_ids=ids, attention_mask=mask).logits, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                out, model(input_ids=ids, attention_mask=mask).logits, rtol=1e-4, atol=1e-4
+            )
 
 
 @pytest.mark.slow
@@ -80,14 +87,22 @@ def test_a_baked_encoder_runs_in_onnxruntime(tmp_path: Path) -> None:
     shapes = {"input_ids": {0: rows, 1: length}, "attention_mask": {0: rows, 1: length}}
     inputs = batch("bert")
     with torch.no_grad():
-        program = torch.export.export(Logits(model), (), inputs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(
+            Logits(model), (), inputs, dynamic_shapes=shapes, strict=False
+        )
         torch.onnx.export(program, f=str(tmp_path / "bert.onnx"), dynamo=True, verbose=False)
-    session = runtime.InferenceSession(str(tmp_path / "bert.onnx"), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        str(tmp_path / "bert.onnx"), providers=["CPUExecutionProvider"]
+    )
     for size in ((2, 7), (5, 30)):
         ids = torch.randint(3, VOCABULARY, size)
         mask = torch.ones_like(ids)
         names = [entry.name for entry in session.get_inputs()]
-        feeds = {name: value.numpy() for name, value in {"input_ids": ids, "attention_mask": mask}.items() if name in names}
+        feeds = {
+            name: value.numpy()
+            for name, value in {"input_ids": ids, "attention_mask": mask}.items()
+            if name in names
+        }
         (found,) = session.run(None, feeds)
         with torch.no_grad():
             expected = model(input_ids=ids, attention_mask=mask).logits
@@ -118,11 +133,17 @@ def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
 
 
 def test_a_real_masked_language_model_is_unchanged_by_a_fresh_attachment() -> None:
-    """BERT for chemical reactions, with its dropout: in training the same random numbers give the same bits."""
+    """BERT for chemical reactions, with its dropout: in training the same random numbers give the
+    same bits.
+    """
     folder = folder_of("rxnfp") / "models" / "transformers" / "bert_pretrained"
     model = BertForMaskedLM(BertConfig.from_pretrained(folder)).eval()
-    found = model.load_state_dict(torch.load(folder / "pytorch_model.bin", weights_only=True), strict=False)
-    assert found.missing_keys == ["cls.predictions.decoder.bias"]  # tied to cls.predictions.bias, which is there
+    found = model.load_state_dict(
+        torch.load(folder / "pytorch_model.bin", weights_only=True), strict=False
+    )
+    assert found.missing_keys == [
+        "cls.predictions.decoder.bias"
+    ]  # tied to cls.predictions.bias, which is there
     assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
     ids = torch.randint(10, model.config.vocab_size, (3, 60))
     mask = torch.ones_like(ids)

@@ -15,18 +15,31 @@ import floater.training
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
+    ).stdout
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    code = "import sys, floater, floater.cli, floater.training.records; print('torch' in sys.modules, 'attach' in dir(floater))"
+    code = (
+        "import sys, floater, floater.cli, floater.training.records; print('torch' in sys.modules, "
+        "'attach' in dir(floater))"
+    )
     assert run(code).split() == ["False", "True"]
 
 
-@pytest.mark.parametrize("first", ["floater.attachments.saving", "floater.attachments.saving as saving", "floater"])
+@pytest.mark.parametrize(
+    "first", ["floater.attachments.saving", "floater.attachments.saving as saving", "floater"]
+)
 def test_attach_is_a_function_and_its_package_has_another_name(first: str) -> None:
-    code = f"import {first}; import floater, floater.attachments.saving; from floater.attachments import Sites"
-    printed = "print(type(floater.attach).__name__, floater.Sites is Sites, floater.attachments.saving.CONFIG)"
+    code = (
+        f"import {first}; import floater, floater.attachments.saving; from floater.attachments "
+        "import Sites"
+    )
+    printed = (
+        "print(type(floater.attach).__name__, floater.Sites is Sites, "
+        "floater.attachments.saving.CONFIG)"
+    )
     assert run(f"{code}; {printed}").split() == ["function", "True", "floater_config.json"]
 
 
@@ -46,7 +59,10 @@ def test_every_listed_name_is_there_and_is_what_it_is_called(package: Any) -> No
 
 
 def test_a_star_imports_every_public_name() -> None:
-    code = "from floater import *; import floater; print(sorted(set(floater.__all__) - set(globals())), attach.__name__)"
+    code = (
+        "from floater import *; import floater; print(sorted(set(floater.__all__) - "
+        "set(globals())), attach.__name__)"
+    )
     assert run(code).split() == ["[]", "attach"]
 
 

@@ -1,4 +1,6 @@
-"""What `make` installs is what was tested: every package, down to the last dependency, has its version in constraints.txt."""
+"""What `make` installs is what was tested: every package, down to the last dependency, has its
+version in constraints.txt.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def closure(roots: list[str]) -> set[str]:
             continue
         for line in further:
             need = Requirement(line)
-            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)):
+            if need.marker is None or any(
+                need.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)
+            ):
                 todo.append(need)
     return {str(name) for name in seen}
 
@@ -46,7 +50,10 @@ def test_every_extra_that_tests_need_is_installed() -> None:
 def test_everything_that_is_installed_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    roots = [*project["dependencies"], *(line for extra in installed_extras() for line in extras[extra])]
+    roots = [
+        *project["dependencies"],
+        *(line for extra in installed_extras() for line in extras[extra]),
+    ]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
     assert closure(roots) - pinned == set()
@@ -56,4 +63,6 @@ def test_models_come_with_a_hash() -> None:
     lines = (ROOT / "requirements-models.txt").read_text(encoding="utf-8").splitlines()
     packages = [line for line in lines if line and not line.startswith("#")]
     assert packages
-    assert all(re.fullmatch(r"[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", line) for line in packages)
+    assert all(
+        re.fullmatch(r"[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", line) for line in packages
+    )

@@ -20,7 +20,13 @@ def bomb(depth: int, width: int = 9) -> str:
     return "\n".join(lines)
 
 
-MERGED = "a: &a {x: 1}\nb: &b {<<: [" + ", ".join(["*a"] * 400) + "]}\nc: &c {<<: [" + ", ".join(["*b"] * 400) + "]}\n"
+MERGED = (
+    "a: &a {x: 1}\nb: &b {<<: ["
+    + ", ".join(["*a"] * 400)
+    + "]}\nc: &c {<<: ["
+    + ", ".join(["*b"] * 400)
+    + "]}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +50,18 @@ MERGED = "a: &a {x: 1}\nb: &b {<<: [" + ", ".join(["*a"] * 400) + "]}\nc: &c {<<
         ('a: "x\\0y"', "must be text that can be written"),
         ('"\\0": 1', "must be text that can be written"),
         ("a: \x01", "not valid YAML: unacceptable character #x0001"),
-        ("a: !!python/object/apply:os.system [ls]", "not valid YAML: could not determine a constructor"),
+        (
+            "a: !!python/object/apply:os.system [ls]",
+            "not valid YAML: could not determine a constructor",
+        ),
         ("extends: [a, b]", "`extends` must be the name of a config file"),
         ("a: b\n" * 300_000, "must be a config file of at most 1,000,000 bytes"),
         ("--- 1\n--- 2", "not valid YAML"),
     ],
 )
-def test_odd_files_are_refused_in_one_line_and_at_once(tmp_path: Path, text: str, message: str) -> None:
+def test_odd_files_are_refused_in_one_line_and_at_once(
+    tmp_path: Path, text: str, message: str
+) -> None:
     path = tmp_path / "odd.yaml"
     path.write_text(text, encoding="utf-8")
     begun = time.perf_counter()
@@ -69,7 +80,10 @@ def test_a_device_without_end_is_not_read_to_its_end() -> None:
 
 def test_aliases_of_a_usual_size_are_read(tmp_path: Path) -> None:
     path = tmp_path / "aliases.yaml"
-    path.write_text("base: &base {lr: 1, when: 2024-01-01}\nother: {<<: *base, lr: 2}\nboth: [*base, *base]\n", encoding="utf-8")
+    path.write_text(
+        "base: &base {lr: 1, when: 2024-01-01}\nother: {<<: *base, lr: 2}\nboth: [*base, *base]\n",
+        encoding="utf-8",
+    )
     found = recipes.read(path)
     assert found["other"]["lr"] == 2
     assert found["both"] == [found["base"]] * 2
@@ -85,7 +99,10 @@ def test_a_long_chain_of_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (".".join(["a"] * 3000) + "=1", "must name at most 40 keys inside each other, but names 3000"),
+        (
+            ".".join(["a"] * 3000) + "=1",
+            "must name at most 40 keys inside each other, but names 3000",
+        ),
         ("a={1: 2}", "keys must be text"),
         ("a=" + "[" * 3000, "nested at most 40 deep"),
         ('a="\\ud800"', "must be text that can be written"),
@@ -129,7 +146,10 @@ training: {updates: 2}
         ("decoding.beam=1000000000", "`beam` of"),
         ("data.embedded.train.pairs=1000000000", "This run would take at least"),
         ("data.embedded.train={pairs: 10, longest: 1000000000}", "This run would take at least"),
-        ("positions.encoder={kind: learned, max_length: 1000000000000}", "This run would take at least"),
+        (
+            "positions.encoder={kind: learned, max_length: 1000000000000}",
+            "This run would take at least",
+        ),
         ("positions.encoder={kind: [flow]}", "`kind` must be one of"),
         ("positions.encoder.kind={}", "`kind` must be one of"),
         ("task=[1]", "`task` must be one of"),
@@ -146,7 +166,11 @@ training: {updates: 2}
     ],
 )
 def test_huge_and_odd_settings_are_one_line_before_memory_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], override: str, named: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    override: str,
+    named: str,
 ) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(EMBEDDED, encoding="utf-8")

@@ -24,7 +24,11 @@ from attach_models import batch, make
 from floater.errors import AttachmentError, SavedError
 
 MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
-CLASSES: dict[str, Any] = {"bert": AutoModelForMaskedLM, "marian": AutoModelForSeq2SeqLM, "roberta": AutoModelForMaskedLM}
+CLASSES: dict[str, Any] = {
+    "bert": AutoModelForMaskedLM,
+    "marian": AutoModelForSeq2SeqLM,
+    "roberta": AutoModelForMaskedLM,
+}
 
 LOAD = """
 import sys, torch, transformers, floater
@@ -48,7 +52,9 @@ def saved(tmp_path: Path) -> tuple[Any, dict[str, torch.Tensor], Path]:
 @pytest.mark.parametrize("baked", [False, True])
 @pytest.mark.parametrize("positions", ["keep", "replace"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_saved_models_come_back_the_same(name: str, positions: Any, baked: bool, tmp_path: Path) -> None:
+def test_saved_models_come_back_the_same(
+    name: str, positions: Any, baked: bool, tmp_path: Path
+) -> None:
     model, inputs = make(name), batch(name)
     made = floater.attach(model, MOVING, positions=positions)
     if baked:
@@ -61,7 +67,11 @@ def test_saved_models_come_back_the_same(name: str, positions: Any, baked: bool,
     with torch.no_grad():
         assert torch.equal(back(**inputs).logits, model(**inputs).logits)
     suffixes = {file.suffix for file in (tmp_path / "out").iterdir()}
-    assert suffixes <= {".json", ".safetensors", ".md"}, "nothing but JSON, safetensors and the card"
+    assert suffixes <= {
+        ".json",
+        ".safetensors",
+        ".md",
+    }, "nothing but JSON, safetensors and the card"
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"{made.num_parameters():,}" in card
     assert "floater.from_pretrained" in card
@@ -72,7 +82,13 @@ def test_a_new_process_gives_identical_outputs(saved: Any, tmp_path: Path) -> No
     model, inputs, folder = saved
     save_file(inputs, tmp_path / "in.safetensors")
     threads = torch.get_num_threads()
-    arguments = ["AutoModelForMaskedLM", folder, tmp_path / "in.safetensors", tmp_path / "out.safetensors", threads]
+    arguments = [
+        "AutoModelForMaskedLM",
+        folder,
+        tmp_path / "in.safetensors",
+        tmp_path / "out.safetensors",
+        threads,
+    ]
     subprocess.run([sys.executable, "-c", LOAD, *map(str, arguments)], check=True)
     with torch.no_grad():
         assert torch.equal(load_file(tmp_path / "out.safetensors")["out"], model(**inputs).logits)
@@ -105,7 +121,9 @@ def test_attachment_alone_knows_its_base(tmp_path: Path) -> None:
     floater.attach(model, MOVING)
     floater.save_pretrained(model, tmp_path / "adapter", base=False)
     assert not (tmp_path / "adapter" / "model.safetensors").exists()
-    back = floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "adapter", base=tmp_path / "base")
+    back = floater.from_pretrained(
+        AutoModelForMaskedLM, tmp_path / "adapter", base=tmp_path / "base"
+    )
     with torch.no_grad():
         assert torch.equal(back(**inputs).logits, model(**inputs).logits)
     other = make("bert")
@@ -129,7 +147,9 @@ def damage(folder: Path, how: str) -> None:
     elif how == "json":
         config.write_text("{", encoding="utf-8")
     elif how == "newer":
-        config.write_text(json.dumps({**json.loads(config.read_text()), "format": 99}), encoding="utf-8")
+        config.write_text(
+            json.dumps({**json.loads(config.read_text()), "format": 99}), encoding="utf-8"
+        )
     elif how == "incomplete":
         config.write_text(json.dumps({"format": 1}), encoding="utf-8")
     elif how == "mismatched":
@@ -139,7 +159,9 @@ def damage(folder: Path, how: str) -> None:
         del description["weights_sha256"]
         config.write_text(json.dumps(description), encoding="utf-8")
     elif how == "base":
-        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:300])
+        (folder / "model.safetensors").write_bytes(
+            (folder / "model.safetensors").read_bytes()[:300]
+        )
 
 
 @pytest.mark.parametrize(
@@ -156,13 +178,18 @@ def damage(folder: Path, how: str) -> None:
     ],
 )
 @pytest.mark.parametrize("hashed", [True, False])
-def test_damaged_folders_are_refused_in_one_line(saved: Any, how: str, message: str, hashed: bool) -> None:
+def test_damaged_folders_are_refused_in_one_line(
+    saved: Any, how: str, message: str, hashed: bool
+) -> None:
     _, _, folder = saved
     damage(folder, how)
     if not hashed:  # as saved by earlier versions
         (folder / "hashes.json").unlink()
     elif how != "gone":
-        message = r"is damaged or was changed after it was saved: its hash is not the recorded one; save the model again, or remove"
+        message = (
+            r"is damaged or was changed after it was saved: its hash is not the recorded one; save"
+            r" the model again, or remove"
+        )
     with pytest.raises(SavedError, match=message) as caught:
         floater.from_pretrained(AutoModelForMaskedLM, folder)
     assert "\n" not in str(caught.value)
@@ -179,12 +206,17 @@ def test_damaged_folders_are_refused_in_one_line(saved: Any, how: str, message: 
     ],
 )
 @pytest.mark.parametrize("stacks", [None, ("encoder",)])
-def test_a_class_that_does_not_fit_is_named(name: str, used: Any, stacks: Any, tmp_path: Path) -> None:
+def test_a_class_that_does_not_fit_is_named(
+    name: str, used: Any, stacks: Any, tmp_path: Path
+) -> None:
     model = make(name)
     floater.attach(model, MOVING, sites=floater.Sites("qkv", stacks=stacks))
     floater.save_pretrained(model, tmp_path / "out")
     saved = type(model).__name__
-    message = rf"must fit the model at .*out, saved as {saved}, but is {used.__name__}; use transformers\.{saved}, or an Auto class"
+    message = (
+        rf"must fit the model at .*out, saved as {saved}, but is {used.__name__}; use"
+        rf" transformers\.{saved}, or an Auto class"
+    )
     with pytest.raises(SavedError, match=message) as caught:
         floater.from_pretrained(used, tmp_path / "out")
     assert "\n" not in str(caught.value)
@@ -216,7 +248,10 @@ def test_other_mistakes(tmp_path: Path) -> None:
     with pytest.raises(SavedError, match="`folder` must be a path, but is None"):
         floater.save_pretrained(plain, nowhere)
     floater.save_pretrained(plain, tmp_path / "saved")
-    with pytest.raises(SavedError, match=r"The base model at .* cannot be loaded: .* unexpected keyword argument 'bse'"):
+    with pytest.raises(
+        SavedError,
+        match=r"The base model at .* cannot be loaded: .* unexpected keyword argument 'bse'",
+    ):
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "saved", bse="elsewhere")
     (tmp_path / "file").write_text("x")
     with pytest.raises(SavedError, match="must be a folder, but is a file"):

@@ -49,7 +49,10 @@ def test_threads_can_share_a_flow() -> None:
 
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint"])
 def test_second_derivatives_are_refused_and_autograd_gives_them(gradient: Any) -> None:
-    dynamics, start = floater.MLPDynamics(3).double(), torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    dynamics, start = (
+        floater.MLPDynamics(3).double(),
+        torch.ones(2, 3, dtype=torch.float64, requires_grad=True),
+    )
     times = torch.tensor([0.5, 1.0])
 
     def second(kind: Any) -> torch.Tensor:
@@ -58,7 +61,9 @@ def test_second_derivatives_are_refused_and_autograd_gives_them(gradient: Any) -
         return torch.autograd.grad(first.square().sum(), start)[0]
 
     assert second("autograd").abs().max() > 0
-    with pytest.raises(ArgumentError, match=r"Second derivatives \(create_graph=True\) need gradient=\"autograd\""):
+    with pytest.raises(
+        ArgumentError, match=r"Second derivatives \(create_graph=True\) need gradient=\"autograd\""
+    ):
         second(gradient)
 
 
@@ -86,7 +91,9 @@ def test_a_baked_attachment_refuses_to_be_trained() -> None:
     model, inputs = make("bert").train(), batch("bert")
     made = floater.attach(model, MOVING)
     made.bake(20)
-    with pytest.raises(AttachmentError, match=r"A baked attachment cannot be trained: .*call unbake\(\) first"):
+    with pytest.raises(
+        AttachmentError, match=r"A baked attachment cannot be trained: .*call unbake\(\) first"
+    ):
         model(**inputs)
     made.requires_grad_(False)
     model(**inputs).logits.sum().backward()
@@ -94,9 +101,15 @@ def test_a_baked_attachment_refuses_to_be_trained() -> None:
 
 def test_more_mistakes_are_named() -> None:
     made = floater.attach(make("bert"), MOVING)
-    with pytest.raises(ArgumentError, match="`times` must not require gradients"), made.at(torch.zeros(3, requires_grad=True)):
+    with (
+        pytest.raises(ArgumentError, match="`times` must not require gradients"),
+        made.at(torch.zeros(3, requires_grad=True)),
+    ):
         pass
-    with pytest.raises(TimesError, match="`times` must be real numbers, but are list"), made.at(["a"] * 3):  # type: ignore[list-item]
+    with (
+        pytest.raises(TimesError, match="`times` must be real numbers, but are list"),
+        made.at(["a"] * 3),  # type: ignore[list-item]
+    ):
         pass
     nothing: Any = None
     with pytest.raises(ArgumentError, match="`dynamics` must be a module or a function"):

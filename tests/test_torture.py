@@ -13,7 +13,9 @@ SCRIPT = Path(__file__).parents[1] / "tools" / "torture.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and signals as Linux has them")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="forks, limits and signals as Linux has them"
+)
 def test_nothing_breaks_in_90_seconds() -> None:
     """In a process of its own: it forks, and this one may have threads."""
     line = [sys.executable, str(SCRIPT), "--seconds", "90"]

@@ -35,7 +35,11 @@ class Sentences(Dataset[dict[str, Tensor]]):
         return len(self.ids)
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return {"input_ids": self.ids[row], "attention_mask": (self.ids[row] != PAD).long(), "labels": self.labels[row]}
+        return {
+            "input_ids": self.ids[row],
+            "attention_mask": (self.ids[row] != PAD).long(),
+            "labels": self.labels[row],
+        }
 
 
 class Gradients(TrainerCallback):
@@ -46,7 +50,9 @@ class Gradients(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         model = kwargs["model"]
-        self.seen.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        self.seen.append(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
 
 
 def trainer(model: Any, folder: Path, callbacks: list[TrainerCallback], **settings: Any) -> Trainer:
@@ -78,7 +84,13 @@ def test_accumulated_gradients_are_those_of_the_big_batch(name: str, tmp_path: P
         model = make(name)
         made = floater.attach(model, MOVING)
         look = Gradients()
-        run = trainer(model, tmp_path, [look], per_device_train_batch_size=size, gradient_accumulation_steps=steps)
+        run = trainer(
+            model,
+            tmp_path,
+            [look],
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=steps,
+        )
         run.train()
         flow: Any = made.encoder
         assert flow.solves == 1
@@ -87,7 +99,9 @@ def test_accumulated_gradients_are_those_of_the_big_batch(name: str, tmp_path: P
     assert found[0].keys() == found[1].keys()
     assert any(key.startswith("floater.") for key in found[0])
     largest = max(float(grad.abs().max()) for grad in found[0].values())
-    for key, whole in found[0].items():  # a key's bias has no gradient at all, but rounding gives it some
+    for key, whole in found[
+        0
+    ].items():  # a key's bias has no gradient at all, but rounding gives it some
         torch.testing.assert_close(found[1][key], whole, rtol=1e-5, atol=1e-6 * largest)
 
 
@@ -95,8 +109,13 @@ def test_update_every_k_steps(tmp_path: Path) -> None:
     model = make("bert")
     made = floater.attach(model, MOVING)
     look = Gradients()
-    trainer(model, tmp_path, [UpdateEvery(3), look], max_steps=6, per_device_train_batch_size=4).train()
-    moved = [any(key.startswith("floater.") and bool(grad.any()) for key, grad in step.items()) for step in look.seen]
+    trainer(
+        model, tmp_path, [UpdateEvery(3), look], max_steps=6, per_device_train_batch_size=4
+    ).train()
+    moved = [
+        any(key.startswith("floater.") and bool(grad.any()) for key, grad in step.items())
+        for step in look.seen
+    ]
     assert moved == [True, False, False, True, False, False]
     assert all(parameter.requires_grad for parameter in made.parameters())
     flow: Any = made.encoder
@@ -106,7 +125,9 @@ def test_update_every_k_steps(tmp_path: Path) -> None:
 def test_parameter_groups() -> None:
     model = make("bert")
     made = floater.attach(model, MOVING)
-    groups = parameter_groups(model, lr=1e-3, weight_decay=0.1, flow_lr_multiple=5.0, flow_weight_decay=0.01)
+    groups = parameter_groups(
+        model, lr=1e-3, weight_decay=0.1, flow_lr_multiple=5.0, flow_weight_decay=0.01
+    )
     assert [(group["lr"], group["weight_decay"]) for group in groups] == [
         (1e-3, 0.1),
         (1e-3, 0.0),
@@ -129,7 +150,13 @@ def test_parameter_groups() -> None:
 
 
 def test_checkpoints_of_the_trainer_carry_the_attachment_and_resume(tmp_path: Path) -> None:
-    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 4, "seed": 7}
+    settings = {
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "per_device_train_batch_size": 4,
+        "seed": 7,
+    }
 
     def run(folder: Path, resume: str | None = None) -> Any:
         model = make("bert")
@@ -169,7 +196,9 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_gradient_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_give_the_gradient_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script, out = tmp_path / "two.py", tmp_path / "gradients.pt"
     script.write_text(TWO, encoding="utf-8")
     monkeypatch.setenv("TESTS", str(Path(__file__).parent))
@@ -177,8 +206,16 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path, monkeypatch: pyt
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}", str(script)]
-    done = subprocess.run([sys.executable, *launch], capture_output=True, text=True, timeout=240, check=False)
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        f"--master_port={port}",
+        str(script),
+    ]
+    done = subprocess.run(
+        [sys.executable, *launch], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     model = make("bert").train()
     floater.attach(model, MOVING)

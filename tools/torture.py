@@ -1,18 +1,20 @@
-"""Try to break FLOATER: damaged files, odd configs, kills between any two writes, two processes at once, full disks.
+"""Try to break FLOATER: damaged files, odd configs, kills between any two writes, two processes at
+once, full disks.
 
-    python tools/torture.py                  all families, for at most ten minutes
-    python tools/torture.py --seconds 90     as many cases as fit into 90 seconds, a share for each family
+    python tools/torture.py                  all families, for at most ten minutes python
+    tools/torture.py --seconds 90     as many cases as fit into 90 seconds, a share for each family
 
-Each case runs in a process of its own, which is forked from one that has imported everything, and ends in one of these:
+Each case runs in a process of its own, which is forked from one that has imported everything, and
+ends in one of these:
 
-    right      it did what it should, to the bit where that is promised
-    refused    one line on standard error and exit code 2; nothing on disk has changed but what was already broken
-    wrong      it said nothing, and the result is not the right one
-    lost       something that was there before is gone or has changed
-    traceback  it ended in anything but a result or one line
-    hang       it did not end in time
+    right      it did what it should, to the bit where that is promised refused    one line on
+    standard error and exit code 2; nothing on disk has changed but what was already broken wrong
+    it said nothing, and the result is not the right one lost       something that was there before
+    is gone or has changed traceback  it ended in anything but a result or one line hang       it
+    did not end in time
 
-The last four are failures: they are printed with what is needed to see them again, and the exit code is 1.
+The last four are failures: they are printed with what is needed to see them again, and the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from safetensors.torch import load_file
 import floater
 from floater import cli
 from floater.experiments.arms import embedded
-from floater.experiments.miniature import write_world
+from floater.experiments.tiny_data import write_world
 
 FAILURES = ("wrong", "lost", "traceback", "hang")
 OUTCOMES = ("right", "refused", *FAILURES)
@@ -56,7 +58,7 @@ PATIENCE = 45.0
 """Seconds after which a case hangs."""
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
+# Processes ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ def start(work: Callable[[], None]) -> Child:
         with contextlib.suppress(AttributeError, OSError):  # end with the parent
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         torch.set_num_threads(1)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts in the background ignore it
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # scripts in the background ignore it
         work()
         code = 0
     except SystemExit as stop:
@@ -178,7 +182,7 @@ def command(*arguments: object, before: Callable[[], None] | None = None) -> Cal
     return work
 
 
-# What is on disk ------------------------------------------------------------------------------------------------------
+# What is on disk ----------------------------------------------------------------------------------
 
 _PASSING = (".lock", ".tmp")  # a lock may stay behind, empty or not
 
@@ -195,7 +199,11 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 def lost(before: dict[str, str], after: dict[str, str], allowed: Sequence[str] = ()) -> list[str]:
     """Files that are gone or have changed."""
-    return [name for name, value in before.items() if after.get(name) != value and not name.startswith(tuple(allowed))]
+    return [
+        name
+        for name, value in before.items()
+        if after.get(name) != value and not name.startswith(tuple(allowed))
+    ]
 
 
 DAMAGES = ("empty", "cut", "bits", "random", "list", "text", "gone", "folder", "deep", "number")
@@ -228,16 +236,27 @@ def damage(path: Path, how: str, draw: random.Random) -> None:
     path.write_bytes(data)
 
 
-# The world ------------------------------------------------------------------------------------------------------------
+# The world ----------------------------------------------------------------------------------------
 
 
 def settings(updates: int = 8) -> dict[str, Any]:
     """A translation run that takes a second."""
     changes = {
-        "data": {"embedded": {part: {"pairs": pairs} for part, pairs in (("train", 120), ("valid", 4), ("test", 4))}},
+        "data": {
+            "embedded": {
+                part: {"pairs": pairs}
+                for part, pairs in (("train", 120), ("valid", 4), ("test", 4))
+            }
+        },
         "vocabulary": {"size": 320},
         "model": {"dim": 16, "feed_forward": 16, "heads": 2},
-        "training": {"updates": updates, "save_every": 2, "evaluate_every": 4, "batch_tokens": 256, "log_every": 2},
+        "training": {
+            "updates": updates,
+            "save_every": 2,
+            "evaluate_every": 4,
+            "batch_tokens": 256,
+            "log_every": 2,
+        },
         "decoding": {"length_bins": [16]},
     }
     return embedded("flow-blocks", **changes)
@@ -267,11 +286,20 @@ class World:
 
             trainer.publish = die
 
-        small = ("--set", "training.updates=4", "--set", "training.save_every=2", "--set", "training.evaluate_every=4")
+        small = (
+            "--set",
+            "training.updates=4",
+            "--set",
+            "training.save_every=2",
+            "--set",
+            "training.evaluate_every=4",
+        )
         rte = self.root / "world" / "rte.yaml"
         jobs = {
             "run": command("train", self.root / "config.yaml", "--out", self.root / "run"),
-            "half": command("train", self.root / "config.yaml", "--out", self.root / "half", before=half),
+            "half": command(
+                "train", self.root / "config.yaml", "--out", self.root / "half", before=half
+            ),
             "law": command("train", self.root / "world" / "law.yaml", "--out", self.root / "law"),
             "rte": command("train", rte, "--out", self.root / "rte", *small),
             "model": self._model,
@@ -279,7 +307,10 @@ class World:
         for name, work in jobs.items():
             ended = run(work, 300)
             if ended.code != (-9 if name == "half" else 0):
-                raise SystemExit(f"the world cannot be made: {name} ended in {ended.code}\n{ended.out}\n{ended.err}")
+                raise SystemExit(
+                    f"the world cannot be made: {name} ended in "
+                    f"{ended.code}\n{ended.out}\n{ended.err}"
+                )
         self.small = small
         self.references["weights"] = load_file(self.root / "run" / "model" / "model.safetensors")
         self.references["floater"] = load_file(self.root / "run" / "model" / "floater.safetensors")
@@ -290,8 +321,15 @@ class World:
         from transformers import BertConfig, BertForMaskedLM  # noqa: PLC0415
 
         torch.manual_seed(0)
-        shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-        model = BertForMaskedLM(BertConfig(vocab_size=40, max_position_embeddings=30, **shape)).eval()
+        shape: dict[str, Any] = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 16,
+        }
+        model = BertForMaskedLM(
+            BertConfig(vocab_size=40, max_position_embeddings=30, **shape)
+        ).eval()
         made = floater.attach(model, floater.FlowConfig(zero_init=False, initial_scale=0.5))
         made.bake(12)
         floater.save_pretrained(model, self.root / "model")
@@ -328,33 +366,52 @@ class World:
         for name in ("weights", "floater"):
             file = "model.safetensors" if name == "weights" else "floater.safetensors"
             found = load_file(folder / "model" / file)
-            if not all(torch.equal(found[key], value) for key, value in self.references[name].items()):
+            if not all(
+                torch.equal(found[key], value) for key, value in self.references[name].items()
+            ):
                 return False
         return True
 
 
 @dataclass(frozen=True)
 class Case:
-    """One try: a name to find it again, and what to do, which returns an outcome and, for failures, what was seen."""
+    """One try: a name to find it again, and what to do, which returns an outcome and, for failures,
+    what was seen.
+    """
 
     name: str
     attempt: Callable[[Path], tuple[str, str]]
 
 
-# Families of cases ----------------------------------------------------------------------------------------------------
+# Families of cases --------------------------------------------------------------------------------
 
 
 def damaged_runs(world: World, draw: random.Random) -> Iterator[Case]:
-    """A file of a finished, a stopped and an understanding run is broken, and a command is given."""
+    """A file of a finished, a stopped and an understanding run is broken, and a command is
+    given.
+    """
     while True:
         source = draw.choice(["run", "run", "half", "rte"])
-        files = [path.relative_to(world.root / source) for path in sorted((world.root / source).rglob("*")) if path.is_file()]
+        files = [
+            path.relative_to(world.root / source)
+            for path in sorted((world.root / source).rglob("*"))
+            if path.is_file()
+        ]
         file, how, seed = draw.choice(files), draw.choice(DAMAGES), draw.randrange(10**6)
         whole = ["translate", "evaluate", "average", "plot", "report"]
-        act = draw.choice({"run": whole, "half": ["train"], "rte": ["evaluate", "report", "plot", "train"]}[source])
+        act = draw.choice(
+            {"run": whole, "half": ["train"], "rte": ["evaluate", "report", "plot", "train"]}[
+                source
+            ]
+        )
 
         def attempt(
-            place: Path, source: str = source, file: Path = file, how: str = how, act: str = act, seed: int = seed
+            place: Path,
+            source: str = source,
+            file: Path = file,
+            how: str = how,
+            act: str = act,
+            seed: int = seed,
         ) -> tuple[str, str]:
             folder = world.copy(source, place)
             damage(folder / file, how, random.Random(seed))
@@ -362,9 +419,18 @@ def damaged_runs(world: World, draw: random.Random) -> Iterator[Case]:
             ended = run(_act(world, act, source, folder, place))
             after = snapshot(folder)
             found = ended.outcome()
-            if found == "right" and act == "translate" and ended.out != world.references["translate"]:
+            if (
+                found == "right"
+                and act == "translate"
+                and ended.out != world.references["translate"]
+            ):
                 return "wrong", ended.out
-            if found == "right" and act == "train" and source == "half" and not world.same_model(folder):
+            if (
+                found == "right"
+                and act == "train"
+                and source == "half"
+                and not world.same_model(folder)
+            ):
                 return "wrong", "other weights"
             if found == "refused" and (gone := lost(before, after, ("metrics.jsonl", "run.json"))):
                 return "lost", f"{gone}\n{ended.err}"
@@ -378,7 +444,9 @@ def _act(world: World, act: str, source: str, folder: Path, place: Path) -> Call
         return world.translate(folder)
     if act == "train":
         config = world.root / ("config.yaml" if source == "half" else "world/rte.yaml")
-        return command("train", config, "--out", folder, "--resume", *(() if source == "half" else world.small))
+        return command(
+            "train", config, "--out", folder, "--resume", *(() if source == "half" else world.small)
+        )
     more: dict[str, tuple[object, ...]] = {
         "average": ("--last", 2, "--out", place / "averaged"),
         "plot": ("--out", place / "plot.png"),
@@ -390,11 +458,17 @@ def _act(world: World, act: str, source: str, folder: Path, place: Path) -> Call
 def damaged_models(world: World, draw: random.Random) -> Iterator[Case]:
     """A file of a saved model is broken, and the model is loaded."""
     while True:
-        files = [path.name for path in sorted((world.root / "model").iterdir()) if path.name != "README.md"]
+        files = [
+            path.name
+            for path in sorted((world.root / "model").iterdir())
+            if path.name != "README.md"
+        ]
         file, how, seed = draw.choice(files), draw.choice(DAMAGES), draw.randrange(10**6)
         hashed = draw.random() < 0.7
 
-        def attempt(place: Path, file: str = file, how: str = how, seed: int = seed, hashed: bool = hashed) -> tuple[str, str]:
+        def attempt(
+            place: Path, file: str = file, how: str = how, seed: int = seed, hashed: bool = hashed
+        ) -> tuple[str, str]:
             folder = world.copy("model", place)
             damage(folder / file, how, random.Random(seed))
             if not hashed and (folder / "hashes.json").is_file():
@@ -406,17 +480,34 @@ def damaged_models(world: World, draw: random.Random) -> Iterator[Case]:
                 return ("right" if harmless else "wrong"), ended.out
             return ("lost" if lost(before, snapshot(folder)) else ended.outcome()), ended.err
 
-        yield Case(f"model{'' if hashed else ' without hashes'}: {file} {how} (seed {seed})", attempt)
+        yield Case(
+            f"model{'' if hashed else ' without hashes'}: {file} {how} (seed {seed})", attempt
+        )
 
 
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 3, 10**9, 10**30, -(10**30), 1e-300, 1e300, float("nan"), float("inf")),
-    *("", "x", "[/red]", "${NOTHING}", "../../..", "\x00", "é" * 300, [], [1], {}, {"a": {"b": 1}}, [[[]]]),
+    *(
+        "",
+        "x",
+        "[/red]",
+        "${NOTHING}",
+        "../../..",
+        "\x00",
+        "é" * 300,
+        [],
+        [1],
+        {},
+        {"a": {"b": 1}},
+        [[[]]],
+    ),
 )
 
 
 def odd_configs(world: World, draw: random.Random) -> Iterator[Case]:
-    """A setting becomes something else, or the text of a config is garbled; then the run is trained."""
+    """A setting becomes something else, or the text of a config is garbled; then the run is
+    trained.
+    """
 
     def places(found: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         for key, value in found.items():
@@ -425,8 +516,18 @@ def odd_configs(world: World, draw: random.Random) -> Iterator[Case]:
                 yield from places(value, (*above, key))
 
     garbled = (
-        *("a: &a [1]\nb: [*a, *a]\n", "? [1, 2]\n: x\n", "1: 2\n", "2026-11-16: 1\n", "- a\n", "null: 1\n"),
-        *("a: !!python/object:os.system x\n", "".join(f"k{i}: &k{i} [{f'*k{i - 1},' * 9 if i else 1}]\n" for i in range(12))),
+        *(
+            "a: &a [1]\nb: [*a, *a]\n",
+            "? [1, 2]\n: x\n",
+            "1: 2\n",
+            "2026-11-16: 1\n",
+            "- a\n",
+            "null: 1\n",
+        ),
+        *(
+            "a: !!python/object:os.system x\n",
+            "".join(f"k{i}: &k{i} [{f'*k{i - 1},' * 9 if i else 1}]\n" for i in range(12)),
+        ),
     )
     while True:
         made = settings(2)
@@ -438,7 +539,9 @@ def odd_configs(world: World, draw: random.Random) -> Iterator[Case]:
         elif way < 0.3:
             lines = yaml.safe_dump(made).splitlines()
             spot = draw.randrange(len(lines))
-            lines[spot] = lines[spot].replace(draw.choice(" :abcde1"), draw.choice(["", "\t", "[", "'", "&x ", "%"]), 1)
+            lines[spot] = lines[spot].replace(
+                draw.choice(" :abcde1"), draw.choice(["", "\t", "[", "'", "&x ", "%"]), 1
+            )
             text, name = "\n".join(lines), f"line {spot} reads {lines[spot]!r}"
         else:
             inner = made
@@ -460,7 +563,9 @@ def odd_configs(world: World, draw: random.Random) -> Iterator[Case]:
 
 
 def kills(world: World, draw: random.Random) -> Iterator[Case]:
-    """A run is killed before one of the calls that change the disk, often twice, and resumed; the bits are compared."""
+    """A run is killed before one of the calls that change the disk, often twice, and resumed; the
+    bits are compared.
+    """
     spots = list(range(1, 400, 3))
     draw.shuffle(spots)
     for spot in spots:
@@ -472,10 +577,27 @@ def kills(world: World, draw: random.Random) -> Iterator[Case]:
                 if limit is None:
                     continue
                 resume = ("--resume",) if out.exists() else ()
-                ended = run(command("train", world.root / "config.yaml", "--out", out, *resume, before=_mortal(limit)))
+                ended = run(
+                    command(
+                        "train",
+                        world.root / "config.yaml",
+                        "--out",
+                        out,
+                        *resume,
+                        before=_mortal(limit),
+                    )
+                )
                 if ended.code not in (-9, 0):
                     return ended.outcome() if not ended.refused() else "traceback", ended.err
-            ended = run(command("train", world.root / "config.yaml", "--out", out, *(("--resume",) if out.exists() else ())))
+            ended = run(
+                command(
+                    "train",
+                    world.root / "config.yaml",
+                    "--out",
+                    out,
+                    *(("--resume",) if out.exists() else ()),
+                )
+            )
             if ended.code != 0:
                 return "lost" if ended.refused() else ended.outcome(), ended.err
             if not world.same_model(out):
@@ -483,7 +605,9 @@ def kills(world: World, draw: random.Random) -> Iterator[Case]:
             left = [path.name for path in out.rglob(".*") if path.is_dir()]
             return ("right", "") if not left else ("wrong", f"left behind: {left}")
 
-        yield Case(f"kill before change {spot}{'' if again is None else f', then {again}'}", attempt)
+        yield Case(
+            f"kill before change {spot}{'' if again is None else f', then {again}'}", attempt
+        )
 
 
 def _mortal(limit: int) -> Callable[[], None]:
@@ -509,7 +633,9 @@ def _mortal(limit: int) -> Callable[[], None]:
 
 
 def kills_of_saving(world: World, draw: random.Random) -> Iterator[Case]:
-    """`save_pretrained` over an older save, and `average`, are killed before one of their changes: old or new, never between."""
+    """`save_pretrained` over an older save, and `average`, are killed before one of their changes:
+    old or new, never between.
+    """
     spots = list(range(1, 60))
     draw.shuffle(spots)
     for spot in spots:
@@ -536,7 +662,11 @@ def kills_of_saving(world: World, draw: random.Random) -> Iterator[Case]:
             if after.code != 0:
                 return "lost", after.err
             old = after.out == world.references["model"]
-            return ("right", "") if old != (ended.code == 0) or not old else ("wrong", "the old model after a whole save")
+            return (
+                ("right", "")
+                if old != (ended.code == 0) or not old
+                else ("wrong", "the old model after a whole save")
+            )
 
         yield Case(f"save killed before change {spot}", attempt)
 
@@ -559,10 +689,14 @@ def full_disks(world: World, draw: random.Random) -> Iterator[Case]:
             folder = world.copy(source, place) if act != "train" else place / "new"
             before = snapshot(folder) if folder.exists() else {}
             ended = run(_full(world, act, folder, place, narrow))
-            gone = lost(before, snapshot(folder) if folder.exists() else {}, ("metrics.jsonl", "run.json"))
+            gone = lost(
+                before, snapshot(folder) if folder.exists() else {}, ("metrics.jsonl", "run.json")
+            )
             found = ended.outcome()
             if found == "refused" and act == "half":
-                again = run(command("train", world.root / "config.yaml", "--out", folder, "--resume"))
+                again = run(
+                    command("train", world.root / "config.yaml", "--out", folder, "--resume")
+                )
                 if again.code != 0 or not world.same_model(folder):
                     return "lost", again.err
             elif found == "refused" and gone:
@@ -572,7 +706,9 @@ def full_disks(world: World, draw: random.Random) -> Iterator[Case]:
         yield Case(f"disk full at {limit} bytes a file: {act}", attempt)
 
 
-def _full(world: World, act: str, folder: Path, place: Path, narrow: Callable[[], None]) -> Callable[[], None]:
+def _full(
+    world: World, act: str, folder: Path, place: Path, narrow: Callable[[], None]
+) -> Callable[[], None]:
     if act in ("train", "half"):
         resume = ("--resume",) if act == "half" else ()
         return command("train", world.root / "config.yaml", "--out", folder, *resume, before=narrow)
@@ -637,16 +773,28 @@ def two_at_once(world: World, draw: random.Random) -> Iterator[Case]:
                 return bad[0].outcome(), bad[0].err
             if kind == "evaluate":
                 scores = json.loads((folder / "scores.json").read_text())
-                missing = [name for name, end in zip(("one", "two"), ends, strict=True) if end.code == 0 and name not in scores]
+                missing = [
+                    name
+                    for name, end in zip(("one", "two"), ends, strict=True)
+                    if end.code == 0 and name not in scores
+                ]
                 return ("lost", f"scores of {missing}") if missing else ("right", "")
             finished = [end.code == 0 for end in ends]
             if kind == "train":
-                if sum(finished) != 1 or "in use by process" not in "".join(end.err for end in ends):
-                    seeds = [bool(end.refused() and "holds a run already" in end.err) for end in ends]
+                if sum(finished) != 1 or "in use by process" not in "".join(
+                    end.err for end in ends
+                ):
+                    seeds = [
+                        bool(end.refused() and "holds a run already" in end.err) for end in ends
+                    ]
                     if not (sum(finished) == 1 and any(seeds)):
                         return "wrong", "\n".join(end.err for end in ends)
                 seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
-                return ("right", "") if (seed == 7) == finished[1] else ("wrong", f"the config says seed {seed}")
+                return (
+                    ("right", "")
+                    if (seed == 7) == finished[1]
+                    else ("wrong", f"the config says seed {seed}")
+                )
             if kind == "average" and not any(finished):
                 return "wrong", ends[0].err
             return ("right" if all(finished) else "refused"), ""
@@ -655,11 +803,15 @@ def two_at_once(world: World, draw: random.Random) -> Iterator[Case]:
 
 
 def stops(world: World, draw: random.Random) -> Iterator[Case]:
-    """Ctrl-C or SIGTERM at any moment: over within three seconds, no traceback, and the run can go on to the same bits."""
+    """Ctrl-C or SIGTERM at any moment: over within three seconds, no traceback, and the run can go
+    on to the same bits.
+    """
     while True:
         how, delay = draw.choice([signal.SIGINT, signal.SIGTERM]), draw.uniform(0.0, 3.0)
 
-        def attempt(place: Path, how: signal.Signals = how, delay: float = delay) -> tuple[str, str]:
+        def attempt(
+            place: Path, how: signal.Signals = how, delay: float = delay
+        ) -> tuple[str, str]:
             out = place / "out"
             child = start(command("train", world.root / "config.yaml", "--out", out))
             time.sleep(delay)
@@ -700,7 +852,9 @@ def odd_reports(world: World, draw: random.Random) -> Iterator[Case]:
                 found = [json.loads(line) for line in path.read_text().splitlines()]
             else:
                 found = json.loads(path.read_text())
-            for part in found if isinstance(found, list) else [found]:  # as if the change were the user's own
+            for part in (
+                found if isinstance(found, list) else [found]
+            ):  # as if the change were the user's own
                 part.pop("facts_sha256", None)
                 part.pop("crc32", None)
             for _ in range(inner.randrange(1, 4)):
@@ -710,7 +864,10 @@ def odd_reports(world: World, draw: random.Random) -> Iterator[Case]:
             else:
                 path.write_text(yaml.dump(found) if name == "config.yaml" else json.dumps(found))
             ended = run(command("report", place, "--out", place / "page.html"))
-            if ended.outcome() == "right" and b"<script>alert" in (place / "page.html").read_bytes():
+            if (
+                ended.outcome() == "right"
+                and b"<script>alert" in (place / "page.html").read_bytes()
+            ):
                 return "wrong", "a script of the data is in the page"
             return ended.outcome(), ended.err
 
@@ -718,7 +875,14 @@ def odd_reports(world: World, draw: random.Random) -> Iterator[Case]:
 
 
 def _mutate(found: Any, draw: random.Random) -> None:
-    odd = (*ODD, "<script>alert(1)</script>", "\ud800", 10**400, {"score": "x"}, {"score": float("nan")})
+    odd = (
+        *ODD,
+        "<script>alert(1)</script>",
+        "\ud800",
+        10**400,
+        {"score": "x"},
+        {"score": float("nan")},
+    )
     while True:
         keys = list(found) if isinstance(found, dict) else list(range(len(found)))
         if not keys:
@@ -738,7 +902,9 @@ def odd_calls(world: World, draw: random.Random) -> Iterator[Case]:
 
         def attempt(place: Path, seed: int = seed) -> tuple[str, str]:
             ended = run(lambda: _call(random.Random(seed)))
-            return {0: "right", 2: "refused", 3: "wrong"}.get(ended.code or 0, ended.outcome()), ended.err
+            return {0: "right", 2: "refused", 3: "wrong"}.get(
+                ended.code or 0, ended.outcome()
+            ), ended.err
 
         yield Case(f"library, seed {seed}", attempt)
 
@@ -747,18 +913,39 @@ def _call(draw: random.Random) -> None:
     from transformers import BertConfig, BertForMaskedLM  # noqa: PLC0415
 
     torch.manual_seed(draw.randrange(10**6))
-    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    model = BertForMaskedLM(BertConfig(vocab_size=40, max_position_embeddings=30, **shape)).eval().double()
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    model = (
+        BertForMaskedLM(BertConfig(vocab_size=40, max_position_embeddings=30, **shape))
+        .eval()
+        .double()
+    )
     odd: list[Any] = [0, -1, 1.5, float("nan"), float("inf"), None, "x", 10**20, 1e-300, 5]
     config: dict[str, Any] = {"zero_init": False, "initial_scale": 0.5}
-    for name in ("delta", "hidden", "init_scale", "initial_scale", "horizon", "rtol", "atol", "keep_for", "pull"):
+    for name in (
+        "delta",
+        "hidden",
+        "init_scale",
+        "initial_scale",
+        "horizon",
+        "rtol",
+        "atol",
+        "keep_for",
+        "pull",
+    ):
         if draw.random() < 0.08:
             config[name] = draw.choice(odd)
     length = draw.choice([1, 2, 9, 30])
     ids = torch.randint(3, 40, (2, length))
     given: dict[str, Any] = {}
     if draw.random() < 0.5:
-        given["position_ids"] = torch.tensor([[draw.choice([0, 1, 7, 29, 29, 400, 10**7, -1]) for _ in range(length)]])
+        given["position_ids"] = torch.tensor(
+            [[draw.choice([0, 1, 7, 29, 29, 400, 10**7, -1]) for _ in range(length)]]
+        )
     try:
         made = floater.attach(
             model,
@@ -771,14 +958,28 @@ def _call(draw: random.Random) -> None:
             made.bake(draw.choice([1, 9, 64, 0, 10**13]))
         with torch.no_grad():
             out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **given).logits
-            rows = given["position_ids"][0] if made.indices == "model" and given else torch.arange(length)
+            rows = (
+                given["position_ids"][0]
+                if made.indices == "model" and given
+                else torch.arange(length)
+            )
             with made.at(rows * made.delta):
                 again = model(input_ids=ids, attention_mask=torch.ones_like(ids), **given).logits
     except floater.FloaterError as error:
         sys.exit(2 if "\n" not in str(error) else 1)
-    except (IndexError, RuntimeError) as error:  # the model's own, for positions that its own table does not have
-        odd_ids = bool(given) and not 0 <= int(given["position_ids"].min()) <= int(given["position_ids"].max()) < 30
-        if not (odd_ids and "floater" not in traceback.format_exc().splitlines()[-3] and "out of" in str(error)):
+    except (
+        IndexError,
+        RuntimeError,
+    ) as error:  # the model's own, for positions that its own table does not have
+        odd_ids = (
+            bool(given)
+            and not 0 <= int(given["position_ids"].min()) <= int(given["position_ids"].max()) < 30
+        )
+        if not (
+            odd_ids
+            and "floater" not in traceback.format_exc().splitlines()[-3]
+            and "out of" in str(error)
+        ):
             raise
         sys.exit(2)
     if not bool(torch.isfinite(out).all()) or not torch.allclose(out, again, rtol=1e-6, atol=1e-6):
@@ -801,7 +1002,9 @@ FAMILIES: dict[str, tuple[int, Callable[[World, random.Random], Iterator[Case]]]
 """Families of cases, each with how many it has in a full round."""
 
 
-def torture(seconds: float, seed: int, only: Sequence[str] = (), tell: Callable[[str], None] = print) -> Counter[tuple[str, str]]:
+def torture(
+    seconds: float, seed: int, only: Sequence[str] = (), tell: Callable[[str], None] = print
+) -> Counter[tuple[str, str]]:
     """Run cases until the time is over or a full round is done.
 
     Args:
@@ -818,10 +1021,14 @@ def torture(seconds: float, seed: int, only: Sequence[str] = (), tell: Callable[
     with tempfile.TemporaryDirectory(prefix="torture-") as root:
         world = World(Path(root))
         chosen = {name: family for name, family in FAMILIES.items() if not only or name in only}
-        todo = {name: make(world, random.Random(f"{seed} {name}")) for name, (_, make) in chosen.items()}
+        todo = {
+            name: make(world, random.Random(f"{seed} {name}")) for name, (_, make) in chosen.items()
+        }
         left = {name: count for name, (count, _) in chosen.items()}
         while any(left.values()) and time.monotonic() - begun < seconds:
-            name = max(left, key=lambda one: left[one] / chosen[one][0])  # all families at the same pace
+            name = max(
+                left, key=lambda one: left[one] / chosen[one][0]
+            )  # all families at the same pace
             left[name] -= 1
             case = next(todo[name], None)
             if case is None:
@@ -831,7 +1038,10 @@ def torture(seconds: float, seed: int, only: Sequence[str] = (), tell: Callable[
                 outcome, seen = case.attempt(Path(place))
             counts[name, outcome] += 1
             if outcome in FAILURES:
-                tell(f"{outcome.upper()} in {name}: {case.name}\n    " + "\n    ".join(seen.strip().splitlines()[-12:]))
+                tell(
+                    f"{outcome.upper()} in {name}: {case.name}\n    "
+                    + "\n    ".join(seen.strip().splitlines()[-12:])
+                )
     return counts
 
 
@@ -841,7 +1051,11 @@ def table(counts: Counter[tuple[str, str]]) -> str:
     rows = [f"{'':16}" + "".join(f"{outcome:>11}" for outcome in OUTCOMES)]
     for name in [*names, "all"]:
         found = [
-            sum(number for (family, what), number in counts.items() if what == outcome and name in (family, "all"))
+            sum(
+                number
+                for (family, what), number in counts.items()
+                if what == outcome and name in (family, "all")
+            )
             for outcome in OUTCOMES
         ]
         rows.append(f"{name:16}" + "".join(f"{number:>11}" for number in found))
@@ -849,10 +1063,23 @@ def table(counts: Counter[tuple[str, str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=570, help="stop after so many seconds (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=570,
+        help="stop after so many seconds (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of all draws (default: %(default)s)")
-    parser.add_argument("--only", action="append", default=[], choices=list(FAMILIES), help="a family of cases; may be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=list(FAMILIES),
+        help="a family of cases; may be repeated",
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     counts = torture(given.seconds, given.seed, given.only)

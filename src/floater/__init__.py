@@ -1,4 +1,6 @@
-"""FLOATER: position encodings as the solution of a learned ODE, for any Transformer, any length and any spacing."""
+"""FLOATER: position encodings as the solution of a learned ODE, for any Transformer, any length and
+any spacing.
+"""
 
 from typing import TYPE_CHECKING
 

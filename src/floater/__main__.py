@@ -1,4 +1,6 @@
-"""The `floater` command, and `python -m floater`, which launchers such as torchrun and accelerate need."""
+"""The `floater` command, and `python -m floater`, which launchers such as torchrun and accelerate
+need.
+"""
 
 from . import stopping
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from .training.positions import Positions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-console = Console(markup=False)  # what is printed are names of files and values, where [/red] is no markup
+console = Console(
+    markup=False
+)  # what is printed are names of files and values, where [/red] is no markup
 
 
 def _version(wanted: bool) -> None:
@@ -35,28 +37,43 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def floater(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """FLOATER: position encodings as the solution of a learned ODE."""
 
 
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100."),
 ]
 LONGEST_PLOT = 100_000
 """Positions that can be drawn; a figure shows no more than some thousands of them one by one."""
-Workers = Annotated[int, typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own.")]
+Workers = Annotated[
+    int, typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own.")
+]
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for runs, figures and the page.")] = Path("demo"),
-    updates: Annotated[int, typer.Option(min=2, max=10**9, help="Updates of each translator.")] = 600,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Turns of each model when updates are timed.")] = 12,
+    out: Annotated[Path, typer.Option(help="Folder for runs, figures and the page.")] = Path(
+        "demo"
+    ),
+    updates: Annotated[
+        int, typer.Option(min=2, max=10**9, help="Updates of each translator.")
+    ] = 600,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Turns of each model when updates are timed.")
+    ] = 12,
     workers: Workers = 2,
-    again: Annotated[bool, typer.Option("--again", help="Train anew where the folder holds an earlier demo.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Train anew where the folder holds an earlier demo.")
+    ] = False,
 ) -> None:
-    """Train four translators on embedded data, test them far beyond the lengths they saw, and write a page about it."""
+    """Train four translators on embedded data, test them far beyond the lengths they saw, and write
+    a page about it.
+    """
     _folder_for(out)
     from .experiments.demo import demo  # noqa: PLC0415  (torch is slow to import)
 
@@ -65,18 +82,40 @@ def demo(
 
 @app.command()
 def reproduce(
-    item: Annotated[str, typer.Argument(help="capabilities, nmt, glue, race, squad, s2l, rnn, heatmaps or efficiency.")],
-    scale: Annotated[str, typer.Option(help="smoke (embedded data), small (files, up to an hour) or paper (GPUs).")] = "smoke",
+    item: Annotated[
+        str,
+        typer.Argument(
+            help="capabilities, nmt, glue, race, squad, s2l, rnn, heatmaps or efficiency."
+        ),
+    ],
+    scale: Annotated[
+        str,
+        typer.Option(help="smoke (embedded data), small (files, up to an hour) or paper (GPUs)."),
+    ] = "smoke",
     out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = Path("reproductions"),
     seeds: Annotated[str, typer.Option(help="Seeds of the runs, e.g. 0,1,2.")] = "0",
     arms: Annotated[
-        str, typer.Option(help="Arms to run, e.g. sinusoidal,flow-blocks (of glue, tasks: cola,rte); all unless given.")
+        str,
+        typer.Option(
+            help=(
+                "Arms to run, e.g. sinusoidal,flow-blocks (of glue, tasks: cola,rte); all unless "
+                "given."
+            )
+        ),
     ] = "",
     workers: Workers = 2,
-    check: Annotated[bool, typer.Option("--check", help="Resolve configs and build models without memory; train nothing.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Resolve configs and build models without memory; train nothing."
+        ),
+    ] = False,
     override: Overrides = None,
 ) -> None:
-    """Reproduce a table or figure of the paper. A run that was stopped goes on; finished ones are kept."""
+    """Reproduce a table or figure of the paper.
+
+    A run that was stopped goes on; finished ones are kept.
+    """
     _folder_for(out)
     keys = [key for key in arms.split(",") if key]
     if arms and not keys:
@@ -107,7 +146,9 @@ def _seeds(text: str) -> list[int]:
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ArgumentError(f"`--seeds` must be whole numbers with commas between, but is {text!r}.") from None
+        raise ArgumentError(
+            f"`--seeds` must be whole numbers with commas between, but is {text!r}."
+        ) from None
     if len(set(found)) < len(found):
         raise ArgumentError(f"`--seeds` must differ from each other, but are {text}.")
     return found
@@ -115,9 +156,16 @@ def _seeds(text: str) -> list[int]:
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="A config file, such as configs/translation/multi30k-sinusoidal.yaml.")],
-    out: Annotated[Path | None, typer.Option(help="Run folder; runs/<name of the config> unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier start of this run was stopped.")] = False,
+    config: Annotated[
+        Path,
+        typer.Argument(help="A config file, such as configs/translation/multi30k-sinusoidal.yaml."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/<name of the config> unless given.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an earlier start of this run was stopped.")
+    ] = False,
     override: Overrides = None,
 ) -> None:
     """Train what a config describes, then average, evaluate and keep everything in a run folder."""
@@ -131,16 +179,29 @@ def train(
 
 @app.command()
 def compare(
-    configs: Annotated[list[Path], typer.Argument(help="Config files of understanding tasks, such as configs/glue/small/*.yaml.")],
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path("runs/compare"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the folder holds; finished runs stay.")] = False,
+    configs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Config files of understanding tasks, such as configs/glue/small/*.yaml."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path(
+        "runs/compare"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what the folder holds; finished runs stay.")
+    ] = False,
     override: Overrides = None,
 ) -> None:
-    """Train the untouched model and the same one with FLOATER, with the same data, settings and seeds, and compare them."""
+    """Train the untouched model and the same one with FLOATER, with the same data, settings and
+    seeds, and compare them.
+    """
     from .tasks.compare import compare_configs  # noqa: PLC0415
 
     _folder_for(out)
-    table = compare_configs(configs, override or [], out, resume=resume, console=Console(stderr=True, markup=False))
+    table = compare_configs(
+        configs, override or [], out, resume=resume, console=Console(stderr=True, markup=False)
+    )
     console.print(table, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -148,21 +209,44 @@ def compare(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     data: Annotated[
-        Path | None, typer.Option(help="Understanding: a file of the task's layout; the run's own sets unless given.")
+        Path | None,
+        typer.Option(
+            help="Understanding: a file of the task's layout; the run's own sets unless given."
+        ),
     ] = None,
     source: Annotated[
-        Path | None, typer.Option(help="Translation: source sentences, one a line (.gz works); the run's test set unless given.")
+        Path | None,
+        typer.Option(
+            help=(
+                "Translation: source sentences, one a line (.gz works); the run's test set unless "
+                "given."
+            )
+        ),
     ] = None,
     target: Annotated[Path | None, typer.Option(help="Their references.")] = None,
-    length_bins: Annotated[str, typer.Option(help="Edges of bins of source length in tokens, e.g. 80,100,120,140.")] = "",
-    paper_bleu: Annotated[bool, typer.Option("--paper-bleu", help="Also the paper's tokenised BLEU.")] = False,
-    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Width of the beam; the run's unless given.")] = None,
-    against: Annotated[Path | None, typer.Option(help="Another run: paired bootstrap of this one against it.")] = None,
+    length_bins: Annotated[
+        str, typer.Option(help="Edges of bins of source length in tokens, e.g. 80,100,120,140.")
+    ] = "",
+    paper_bleu: Annotated[
+        bool, typer.Option("--paper-bleu", help="Also the paper's tokenised BLEU.")
+    ] = False,
+    beam: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Width of the beam; the run's unless given.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another run: paired bootstrap of this one against it.")
+    ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Weights to use instead of the run's, e.g. from `floater average --out`.")
+        Path | None,
+        typer.Option(
+            help="Weights to use instead of the run's, e.g. from `floater average --out`."
+        ),
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Name under which predictions and scores are kept; that of the file unless given.")
+        str,
+        typer.Option(
+            help="Name under which predictions and scores are kept; that of the file unless given."
+        ),
     ] = "",
 ) -> None:
     """Predict a test set and score it."""
@@ -170,29 +254,55 @@ def evaluate(
     from .tasks.understanding.commands import Understanding  # noqa: PLC0415
 
     task = task_of_run(run)
-    only = {"--source": source, "--target": target, "--length-bins": length_bins, "--paper-bleu": paper_bleu, "--beam": beam}
+    only = {
+        "--source": source,
+        "--target": target,
+        "--length-bins": length_bins,
+        "--paper-bleu": paper_bleu,
+        "--beam": beam,
+    }
     if isinstance(task, Understanding):
         wrong = [option for option, value in only.items() if value]
         if wrong:
-            raise ArgumentError(f"`{wrong[0]}` belongs to translation, but {run} is a run of {task.config.task}; use --data.")
+            raise ArgumentError(
+                f"`{wrong[0]}` belongs to translation, but {run} is a run of {task.config.task}; "
+                "use --data."
+            )
         task.evaluate(run, data, against=against, name=name, model=model, console=console)
         return
     if data is not None:
-        raise ArgumentError(f"`--data` belongs to understanding tasks, but {run} is a translation run; use --source and --target.")
+        raise ArgumentError(
+            f"`--data` belongs to understanding tasks, but {run} is a translation run; use --source"
+            " and --target."
+        )
     from .tasks.translation import commands  # noqa: PLC0415
 
-    commands.evaluate(run, source, target, length_bins, paper_bleu, beam, against, name, model, console)
+    commands.evaluate(
+        run, source, target, length_bins, paper_bleu, beam, against, name, model, console
+    )
 
 
 @app.command()
 def translate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    input: Annotated[Path | None, typer.Option(help="File to translate, one sentence a line; standard input unless given.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write; standard output unless given.")] = None,
-    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Width of the beam; the run's unless given.")] = None,
-    window: Annotated[int, typer.Option(min=1, help="Lines that are sorted by length and translated together.")] = 1000,
+    input: Annotated[
+        Path | None,
+        typer.Option(help="File to translate, one sentence a line; standard input unless given."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; standard output unless given.")
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Width of the beam; the run's unless given.")
+    ] = None,
+    window: Annotated[
+        int, typer.Option(min=1, help="Lines that are sorted by length and translated together.")
+    ] = 1000,
     model: Annotated[
-        Path | None, typer.Option(help="Weights to use instead of the run's, e.g. from `floater average --out`.")
+        Path | None,
+        typer.Option(
+            help="Weights to use instead of the run's, e.g. from `floater average --out`."
+        ),
     ] = None,
 ) -> None:
     """Translate lines; order and empty lines are kept."""
@@ -205,23 +315,36 @@ def translate(
 def average(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Folder for the averaged model; the run's own model unless given.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the averaged model; the run's own model unless given."),
+    ] = None,
 ) -> None:
     """Average the weights of the last checkpoints of a run."""
     from .tasks.translation import commands  # noqa: PLC0415
 
-    console.print(f"wrote {commands.average(run, last, out)}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"wrote {commands.average(run, last, out)}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs and of reproductions, or folders of these.", metavar="RUNS...")
+        list[Path],
+        typer.Argument(
+            help="Folders of runs and of reproductions, or folders of these.", metavar="RUNS..."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Its heading; taken from what it shows unless given.")] = "",
+    title: Annotated[
+        str, typer.Option(help="Its heading; taken from what it shows unless given.")
+    ] = "",
 ) -> None:
-    """Make one self-contained page of runs: scores, curves, encodings, configs. Needs no torch, no network, no server."""
+    """Make one self-contained page of runs: scores, curves, encodings, configs.
+
+    Needs no torch, no network, no server.
+    """
     from .report.page import write_report  # noqa: PLC0415
 
     check_output(out, "--out")
@@ -231,19 +354,33 @@ def report(
     size = out.stat().st_size / 1e6
     count = len(shown.runs)
     console.print(
-        f"wrote {out} ({count} run{'s' if count != 1 else ''}, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True
+        f"wrote {out} ({count} run{'s' if count != 1 else ''}, {size:.1f} MB)",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
 @app.command()
 def plot(
-    model: Annotated[Path, typer.Argument(help="A run folder, or a model that floater.save_pretrained wrote.")],
-    kind: Annotated[str, typer.Option(help="heatmap, trajectory, similarity or spectrum.")] = "heatmap",
-    site: Annotated[str, typer.Option(help='One site, e.g. "encoder block 1"; the first twelve unless given.')] = "",
+    model: Annotated[
+        Path, typer.Argument(help="A run folder, or a model that floater.save_pretrained wrote.")
+    ],
+    kind: Annotated[
+        str, typer.Option(help="heatmap, trajectory, similarity or spectrum.")
+    ] = "heatmap",
+    site: Annotated[
+        str, typer.Option(help='One site, e.g. "encoder block 1"; the first twelve unless given.')
+    ] = "",
     length: Annotated[
-        int | None, typer.Option(min=2, max=LONGEST_PLOT, help="Positions; as many as the run keeps unless given.")
+        int | None,
+        typer.Option(
+            min=2, max=LONGEST_PLOT, help="Positions; as many as the run keeps unless given."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="PNG or SVG file; <name>-<kind>.png unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG or SVG file; <name>-<kind>.png unless given.")
+    ] = None,
 ) -> None:
     """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""
     from .report.plots import check_plot, plot  # noqa: PLC0415
@@ -252,7 +389,12 @@ def plot(
     check_plot(kind, path)
     check_output(path, "--out")
     found = _positions(model, length)
-    written = plot(found.site(site) if site else found, kind, path, title=f"{model.resolve().name}: {found.description}")
+    written = plot(
+        found.site(site) if site else found,
+        kind,
+        path,
+        title=f"{model.resolve().name}: {found.description}",
+    )
     console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -262,18 +404,22 @@ def _positions(model: Path, length: int | None) -> Positions:
     kept = Positions.read(model)
     if kept is not None and (length is None or length <= len(kept.times)):
         return kept if length is None else kept.first(length)
-    from .training.recording import positions_of  # noqa: PLC0415  (torch is slow to import, and not needed before)
+    # torch is slow to import, and not needed before
+    from .training.extract_encodings import positions_of  # noqa: PLC0415
 
     found = positions_of(model, length)
     if found is None:
         raise RunError(
-            f"{model} has no table of encodings to draw: rotary encodings turn queries and keys, and `none` adds nothing."
+            f"{model} has no table of encodings to draw: rotary encodings turn queries and keys, "
+            "and `none` adds nothing."
         )
     return found
 
 
 def main() -> None:
-    """Entry point: mistakes of the user end in one line and exit code 2, Ctrl-C in one line and 130."""
+    """Entry point: mistakes of the user end in one line and exit code 2, Ctrl-C in one line and
+    130.
+    """
     stopping.listen()
     try:
         code = _run()
@@ -283,13 +429,17 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command; whichever way it ends is an exit code, with one line on stderr where something is wrong."""
+    """Run the command; whichever way it ends is an exit code, with one line on stderr where
+    something is wrong.
+    """
     started = time.perf_counter()
     _prepare_output()
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="floater", standalone_mode=False)
         sys.stdout.flush()
-    except KeyboardInterrupt:  # typer has an exit code for it; here it comes before or after a command
+    except (
+        KeyboardInterrupt
+    ):  # typer has an exit code for it; here it comes before or after a command
         code = _INTERRUPTED
     except Exception as error:
         if stopping.asked():  # many libraries turn Ctrl-C into an error of their own
@@ -309,7 +459,9 @@ def _run() -> int:
 
 def _explain(error: Exception) -> tuple[int, str]:
     """Exit code and message of an exception."""
-    if isinstance(error, typer.TyperException):  # what typer itself finds wrong, which it would draw as a box of five lines
+    if isinstance(
+        error, typer.TyperException
+    ):  # what typer itself finds wrong, which it would draw as a box of five lines
         asked = getattr(error, "ctx", None)
         hint = f" See `{asked.command_path} --help`." if asked is not None else ""
         words = str(getattr(error, "format_message", error.__str__)())
@@ -325,19 +477,30 @@ def _of_the_machine(error: Exception) -> tuple[int, str]:
     """The same where nobody has made a mistake, or we have."""
     text = first_line(error)
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-        return 2, f"there is not enough memory ({text}); make the model, the batch or the length smaller."
+        return (
+            2,
+            (
+                f"there is not enough memory ({text}); make the model, the batch or the length "
+                "smaller."
+            ),
+        )
     if isinstance(error, RecursionError):
         return 2, f"something that was read is nested too deeply ({text}); make it flatter."
     if isinstance(error, typer.Abort):
         return 2, "the input ended before it was complete; give all of it."
-    return 1, (
-        f"{type(error).__name__}: {text}. This is a defect of floater, not a mistake of yours; FLOATER_TRACEBACK=1 before the "
-        "command shows where it arose, for a report."
+    return (
+        1,
+        (
+            f"{type(error).__name__}: {text}. This is a defect of floater, not a mistake of yours; "
+            "FLOATER_TRACEBACK=1 before the command shows where it arose, for a report."
+        ),
     )
 
 
 def _prepare_output() -> None:
-    """Names of files may hold bytes that are no text, and a program may be started without an output: neither is an error."""
+    """Names of files may hold bytes that are no text, and a program may be started without an
+    output: neither is an error.
+    """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open as long as the process runs)
     elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -346,7 +509,9 @@ def _prepare_output() -> None:
 
 
 def _drop_output() -> None:
-    """Forget what could not be written, so that Python does not complain about it once more at its end."""
+    """Forget what could not be written, so that Python does not complain about it once more at its
+    end.
+    """
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -368,5 +533,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _LONGEST_LINE = 2000
 _INTERRUPTED = 130
 """What typer returns after Ctrl-C."""
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "Unable to allocate", "bad allocation")
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "Unable to allocate",
+    "bad allocation",
+)
 """What torch and numpy say, whose errors of this kind have many classes."""

@@ -11,16 +11,29 @@ from .errors import ConfigError, brief
 
 
 class Config(BaseModel):
-    """Base of all settings. Frozen; raises :class:`ConfigError` in one line instead of pydantic's report."""
+    """Base of all settings.
+
+    Frozen; raises :class:`ConfigError` in one line instead of pydantic's report.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, /, *unnamed: Any, **settings: Any) -> None:
         if unnamed:
-            name, keys = type(self).__name__, (key for key in type(self).model_fields if key not in settings)
-            named = settings | (unnamed[0] if isinstance(unnamed[0], dict) else dict(zip(keys, unnamed, strict=False)))
+            name, keys = (
+                type(self).__name__,
+                (key for key in type(self).model_fields if key not in settings),
+            )
+            named = settings | (
+                unnamed[0]
+                if isinstance(unnamed[0], dict)
+                else dict(zip(keys, unnamed, strict=False))
+            )
             call = ", ".join(f"{key}={value!r}" for key, value in named.items())
-            raise ConfigError(f"{name} takes its settings by name, but was given {unnamed[0]!r} without one; write {name}({call}).")
+            raise ConfigError(
+                f"{name} takes its settings by name, but was given {unnamed[0]!r} without one; "
+                f"write {name}({call})."
+            )
         try:
             super().__init__(**settings)
         except ValidationError as error:
@@ -28,7 +41,10 @@ class Config(BaseModel):
 
     def __setattr__(self, key: str, value: Any) -> NoReturn:
         name = type(self).__name__
-        raise ConfigError(f"{name} must not be changed once it is made, but `{key}` was set; make a new {name}({key}={value!r}).")
+        raise ConfigError(
+            f"{name} must not be changed once it is made, but `{key}` was set; make a new "
+            f"{name}({key}={value!r})."
+        )
 
 
 def explain(config: type[BaseModel], error: ValidationError) -> str:

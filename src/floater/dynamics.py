@@ -16,25 +16,28 @@ ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
 
 
 class MLPDynamics(nn.Module):
-    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂ - λp: two linear layers that also see the time, one nonlinearity.
+    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂ - λp: two linear layers that also see the time,
+    one nonlinearity.
 
-    With `horizon=None` both layers see τ = t itself, as in the paper. Then h grows with t however bounded the
-    nonlinearity is: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in the thousands after 4,096
-    positions. With a horizon T they see τ = T·tanh(t/T), which is t for t ≪ T and never exceeds T. What that costs:
-    past about 2T the law of motion no longer changes with time, so two stretches of text far beyond the horizon are
-    told apart only by where p has come to, not by the clock. What it buys: |h| is bounded (with tanh), see `bounds`.
+    With `horizon=None` both layers see τ = t itself, as in the paper. Then h grows with t however
+    bounded the nonlinearity is: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in
+    the thousands after 4,096 positions. With a horizon T they see τ = T·tanh(t/T), which is t for t
+    ≪ T and never exceeds T. What that costs: past about 2T the law of motion no longer changes with
+    time, so two stretches of text far beyond the horizon are told apart only by where p has come
+    to, not by the clock. What it buys: |h| is bounded (with tanh), see `bounds`.
 
-    A pull λ > 0 (0 in the paper) draws p back to the origin, so that with a horizon |p| is bounded for all times: a path comes to
-    rest instead of leaving the region it was trained in. What that costs: the solver's fast path does not serve it.
+    A pull λ > 0 (0 in the paper) draws p back to the origin, so that with a horizon |p| is bounded
+    for all times: a path comes to rest instead of leaving the region it was trained in. What that
+    costs: the solver's fast path does not serve it.
 
     Args:
         dim: size of p.
         hidden: width of the hidden layer, `dim` unless given.
-        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; costs an adaptive solver more steps), "silu",
-            "gelu" or "softplus".
+        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; costs an adaptive solver more
+            steps), "silu", "gelu" or "softplus".
         init_scale: initial weights are Xavier-normal times this; the paper starts small.
-        zero_init: start with the last layer at zero, so that h ≡ 0 exactly; gradients reach the last layer at once and
-            the first from the second update on.
+        zero_init: start with the last layer at zero, so that h ≡ 0 exactly; gradients reach the
+            last layer at once and the first from the second update on.
         horizon: bounded view of time, off unless given.
         pull: λ, the rate at which p is drawn to the origin.
     """
@@ -53,16 +56,29 @@ class MLPDynamics(nn.Module):
         hidden = dim if hidden is None else hidden
         _check_size(dim=dim, hidden=hidden)
         if activation not in tuple(ACTIVATIONS):
-            raise ArgumentError(f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}.")
-        if not (isinstance(init_scale, (int, float)) and math.isfinite(init_scale) and init_scale >= 0):
+            raise ArgumentError(
+                f"`activation` must be one of {', '.join(ACTIVATIONS)}, but is {activation!r}."
+            )
+        if not (
+            isinstance(init_scale, (int, float)) and math.isfinite(init_scale) and init_scale >= 0
+        ):
             raise ArgumentError(f"`init_scale` must be a finite number ≥ 0, but is {init_scale!r}.")
-        if horizon is not None and not (isinstance(horizon, (int, float)) and math.isfinite(horizon) and horizon > 0):
-            raise ArgumentError(f"`horizon` must be a positive finite number or None, but is {horizon!r}.")
+        if horizon is not None and not (
+            isinstance(horizon, (int, float)) and math.isfinite(horizon) and horizon > 0
+        ):
+            raise ArgumentError(
+                f"`horizon` must be a positive finite number or None, but is {horizon!r}."
+            )
         if not (isinstance(pull, (int, float)) and math.isfinite(pull) and pull >= 0):
             raise ArgumentError(f"`pull` must be a finite number ≥ 0, but is {pull!r}.")
         self.dim, self.hidden = dim, hidden
         self.activation = ACTIVATIONS[activation]
-        self.init_scale, self.zero_init, self.horizon, self.pull = init_scale, zero_init, horizon, pull
+        self.init_scale, self.zero_init, self.horizon, self.pull = (
+            init_scale,
+            zero_init,
+            horizon,
+            pull,
+        )
         self.first = nn.Linear(dim + 1, hidden)
         self.second = nn.Linear(hidden + 1, dim)
         self.reset_parameters()
@@ -96,7 +112,11 @@ class MLPDynamics(nn.Module):
 
     def field(self, initial: Tensor) -> Field | None:
         """The solver's fast path, unless a subclass changed what h is or something pulls."""
-        if self.pull or type(self).forward is not MLPDynamics.forward or type(self).view is not MLPDynamics.view:
+        if (
+            self.pull
+            or type(self).forward is not MLPDynamics.forward
+            or type(self).view is not MLPDynamics.view
+        ):
             return None
         weight1, bias1, weight2, bias2 = self.field_inputs()
         made = fastest(self.dim, len(bias1), self.activation, initial)
@@ -105,11 +125,14 @@ class MLPDynamics(nn.Module):
     def field_inputs(self) -> tuple[Tensor, ...]:
         """The four weight tensors, in full precision if they are stored in half."""
         for name, layer in (("first", self.first), ("second", self.second)):
-            if type(layer) is not nn.Linear:  # whatever it does beside its weights would be left out
+            if (
+                type(layer) is not nn.Linear
+            ):  # whatever it does beside its weights would be left out
                 raise ArgumentError(
-                    f"`{name}` of the dynamics must be an nn.Linear, but is a {type(layer).__module__}.{type(layer).__name__}; "
-                    "bake the attachment before a model is quantised, and leave it out of what adapters replace "
-                    '(PEFT: exclude_modules=r".*floater.*"; modules_to_save=["floater"] trains it).'
+                    f"`{name}` of the dynamics must be an nn.Linear, but is a "
+                    f"{type(layer).__module__}.{type(layer).__name__}; bake the attachment before "
+                    "a model is quantised, and leave it out of what adapters replace (PEFT:"
+                    ' exclude_modules=r".*floater.*"; modules_to_save=["floater"] trains it).'
                 )
         tensors = (self.first.weight, self.first.bias, self.second.weight, self.second.bias)
         half = (torch.float16, torch.bfloat16)
@@ -119,19 +142,25 @@ class MLPDynamics(nn.Module):
     def bounds(self, initial: Tensor, time: float) -> tuple[float, float]:
         """Upper bounds on the largest |h| at any time up to `time`, and on the largest |p(time)|.
 
-        Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh); |p| may then still
-        grow in proportion to the time, unless something pulls.
+        Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh);
+        |p| may then still grow in proportion to the time, unless something pulls.
         """
         seen = abs(self.view(time))
         weight = self.second.weight.double().abs()
         z = self.activation.bound
-        reach = weight[:, :-1].sum(1) * z if math.isfinite(z) else torch.full_like(weight[:, 0], math.inf)
+        reach = (
+            weight[:, :-1].sum(1) * z
+            if math.isfinite(z)
+            else torch.full_like(weight[:, 0], math.inf)
+        )
         slope = float((reach + weight[:, -1] * seen + self.second.bias.double().abs()).max())
         begin = float(initial.abs().max())
         if not self.pull:
             return slope, begin + slope * time
         left = math.exp(-self.pull * time)
-        return slope + self.pull * max(begin, slope / self.pull), begin * left + slope / self.pull * (1 - left)
+        return slope + self.pull * max(
+            begin, slope / self.pull
+        ), begin * left + slope / self.pull * (1 - left)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation.name}, horizon={self.horizon}, pull={self.pull}"
@@ -155,10 +184,11 @@ class LinearDynamics(nn.Module):
 
 
 class SinusoidDynamics(nn.Module):
-    """The law of motion whose solution is the sinusoidal encoding (Eq. 7 of the paper, with its factor corrected).
+    """The law of motion whose solution is the sinusoidal encoding (Eq. 7 of the paper, with its
+    factor corrected).
 
-    d/dt sin(ω_j·t) = ω_j·cos(ω_j·t) with ω_j = c^(j/d), c = 1e-4: the factor is c^(+j/d); the paper prints c^(-j/d).
-    Start from p(0) = (0, 1, 0, 1, …), time in positions (Δ = 1). No parameters.
+    d/dt sin(ω_j·t) = ω_j·cos(ω_j·t) with ω_j = c^(j/d), c = 1e-4: the factor is c^(+j/d); the paper
+    prints c^(-j/d). Start from p(0) = (0, 1, 0, 1, …), time in positions (Δ = 1). No parameters.
     """
 
     frequencies: Tensor
@@ -205,7 +235,10 @@ def _check_size(**sizes: int) -> None:
 
 def _check_state(p: Tensor, dim: int) -> None:
     if p.shape[-1:] != (dim,):
-        raise ArgumentError(f"`p` must have the dynamics' size {dim} as its last dimension, but has shape {tuple(p.shape)}.")
+        raise ArgumentError(
+            f"`p` must have the dynamics' size {dim} as its last dimension, but has shape "
+            f"{tuple(p.shape)}."
+        )
 
 
 def sinusoid_frequencies(dim: int, base: float = 1e-4) -> Tensor:

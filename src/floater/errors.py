@@ -6,13 +6,17 @@ from functools import partial
 
 
 def brief(value: object) -> str:
-    """How a message calls a value: as Python prints it, where that is one short line, else by its type."""
+    """How a message calls a value: as Python prints it, where that is one short line, else by its
+    type.
+    """
     text = repr(value)
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def first_line(error: Exception, line: int = 0) -> str:
-    """A line of another library's message, the first that is not empty unless told; the kind of error where it says nothing."""
+    """A line of another library's message, the first that is not empty unless told; the kind of
+    error where it says nothing.
+    """
     lines = [text.strip() for text in str(error).splitlines() if text.strip()]
     return lines[min(line, len(lines) - 1)] if lines else type(error).__name__
 

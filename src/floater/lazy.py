@@ -1,4 +1,6 @@
-"""Names of a package that are imported when they are first used: torch is slow to import, and a report does without it."""
+"""Names of a package that are imported when they are first used: torch is slow to import, and a
+report does without it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 
 
 class _Lazy(ModuleType):
-    """A package that looks up its public names (name → module, relative to it) when they are asked for."""
+    """A package that looks up its public names (name → module, relative to it) when they are asked
+    for.
+    """
 
     _places: Mapping[str, str]
 

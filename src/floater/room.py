@@ -1,4 +1,6 @@
-"""Whether there is room for what is asked: a folder to write to, disk space, memory; known before any work."""
+"""Whether there is room for what is asked: a folder to write to, disk space, memory; known before
+any work.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,14 @@ def check_folder(path: Path, option: str = "--out") -> None:
             if not os.path.lexists(place):
                 continue
             if not place.is_dir():
-                what = "a link that leads nowhere" if place.is_symlink() and not place.exists() else "a file"
-                raise ArgumentError(f"`{option}` must be a folder or a new name, but {place} is {what}.")
+                what = (
+                    "a link that leads nowhere"
+                    if place.is_symlink() and not place.exists()
+                    else "a file"
+                )
+                raise ArgumentError(
+                    f"`{option}` must be a folder or a new name, but {place} is {what}."
+                )
             with tempfile.TemporaryFile(dir=place):
                 return
         except OSError as error:
@@ -33,7 +41,14 @@ def check_folder(path: Path, option: str = "--out") -> None:
             ) from None
 
 
-_RECORDS = ("config.yaml", "run.json", "metrics.jsonl", "scores.json", "scores.old.json", "positions.safetensors")
+_RECORDS = (
+    "config.yaml",
+    "run.json",
+    "metrics.jsonl",
+    "scores.json",
+    "scores.old.json",
+    "positions.safetensors",
+)
 _PARTS = ("model", "checkpoints", "vocabulary", "attachment", "predictions")
 
 
@@ -49,12 +64,17 @@ def check_output(path: Path, option: str, *inputs: Path | None) -> None:
         raise ArgumentError(f"`{option}` must be a file, but {path} is a folder.")
     whole = path.resolve()
     if any(other is not None and other.resolve() == whole for other in inputs):
-        raise ArgumentError(f"`{option}` must be another file than the one that is read, but both are {path}.")
+        raise ArgumentError(
+            f"`{option}` must be another file than the one that is read, but both are {path}."
+        )
     inside = next((parent for parent in whole.parents if (parent / "config.yaml").is_file()), None)
     if inside is not None:
         first = whole.relative_to(inside).parts[0]
         if first in _PARTS or first in _RECORDS:
-            raise ArgumentError(f"`{option}` must not replace a part of the run {inside.name}, but is {path}; choose another.")
+            raise ArgumentError(
+                f"`{option}` must not replace a part of the run {inside.name}, but is {path}; "
+                "choose another."
+            )
 
 
 def check_disk(path: Path, needed: float) -> None:
@@ -68,11 +88,18 @@ def check_disk(path: Path, needed: float) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise RunError(
-            f"{path} needs about {_size(needed)}, but its disk has {_size(free)} left; make room, or choose another --out."
+            f"{path} needs about {_size(needed)}, but its disk has {_size(free)} left; make room, "
+            "or choose another --out."
         )
 
 
-def check_memory(needed: float, what: str, advice: str, share: float = 1.0, error: type[FloaterError] = ConfigError) -> None:
+def check_memory(
+    needed: float,
+    what: str,
+    advice: str,
+    share: float = 1.0,
+    error: type[FloaterError] = ConfigError,
+) -> None:
     """Refuse what memory has no room for, before any of it is taken.
 
     Args:

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: a command ends within moments and in one line, wherever it stands.
 
-Nothing is lost by that: all files are written aside and renamed, so a command may be killed at any time.
+Nothing is lost by that: all files are written aside and renamed, so a command may be killed at any
+time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from types import FrameType
 from typing import Any
 
 GRACE = 2.0
-"""Seconds that a command has to tidy up; then its process ends all the same, also where it waits in compiled code."""
+"""Seconds that a command has to tidy up; then its process ends all the same, also where it waits in
+compiled code.
+"""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -26,7 +29,9 @@ class _Stop:
     def __init__(self) -> None:
         self.begun = time.perf_counter()
         self.number: int | None = None
-        self.unsaid = [True]  # who takes it out says the line; taking is atomic, a lock would not be safe in a handler
+        self.unsaid = [
+            True
+        ]  # who takes it out says the line; taking is atomic, a lock would not be safe in a handler
         self.before: dict[int, Any] = {}  # handlers, while ours are in their place
 
 
@@ -39,7 +44,8 @@ def asked() -> bool:
 
 
 def listen() -> None:
-    """Raise KeyboardInterrupt at Ctrl-C and SIGTERM, end the process at once at a second one, and in any case after `GRACE`.
+    """Raise KeyboardInterrupt at Ctrl-C and SIGTERM, end the process at once at a second one, and
+    in any case after `GRACE`.
 
     Does nothing outside the main thread, or where it was called before.
     """
@@ -72,7 +78,11 @@ def leave() -> None:
         _stop.unsaid.pop()
         cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
         name = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
-        os.write(2, f"{cursor}floater: stopped{name} after {time.perf_counter() - _stop.begun:.0f} s.\n".encode())
+        os.write(
+            2,
+            f"{cursor}floater: stopped{name} "
+            f"after {time.perf_counter() - _stop.begun:.0f} s.\n".encode(),
+        )
         with contextlib.suppress(Exception):
             sys.stdout.flush()
     os._exit(128 + number)
@@ -82,7 +92,8 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if asked():
         leave()
     _stop.number = number
-    # from here on nobody else speaks: what breaks while everything is taken down is not worth a traceback
+    # from here on nobody else speaks: what breaks while everything is taken down is not worth a
+    # traceback
     silent: Callable[..., Any] = lambda *_: None  # noqa: E731
     sys.unraisablehook = threading.excepthook = silent
     sys.excepthook = lambda *_: leave()
@@ -90,7 +101,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(reader: int) -> None:
-    """End the process after the grace, whatever its main thread does: Python's handlers wait while it runs compiled code."""
+    """End the process after the grace, whatever its main thread does: Python's handlers wait while
+    it runs compiled code.
+    """
     with os.fdopen(reader, "rb", buffering=0) as signals:
         while found := signals.read(1):
             if found[0] in _SIGNALS:

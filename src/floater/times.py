@@ -24,7 +24,9 @@ def check_delta(delta: float) -> float:
     return float(delta)
 
 
-def check_times(times: Tensor | Sequence[float], *, ordered: bool = False, name: str = "times") -> Tensor:
+def check_times(
+    times: Tensor | Sequence[float], *, ordered: bool = False, name: str = "times"
+) -> Tensor:
     """Times as a float64 tensor, after checking that they are not empty, finite and not negative.
 
     Args:
@@ -41,7 +43,9 @@ def check_times(times: Tensor | Sequence[float], *, ordered: bool = False, name:
     if tensor.numel() == 0:
         raise TimesError(f"`{name}` must not be empty, but have shape {tuple(tensor.shape)}.")
     if not bool(torch.isfinite(tensor).all()):
-        raise TimesError(f"`{name}` must be finite, but contain {tensor[~torch.isfinite(tensor)][0].item()}.")
+        raise TimesError(
+            f"`{name}` must be finite, but contain {tensor[~torch.isfinite(tensor)][0].item()}."
+        )
     if bool((tensor < 0).any()):
         raise TimesError(f"`{name}` must not be negative, but contain {tensor.min().item():g}.")
     if ordered and tensor.ndim and bool((tensor.diff(dim=-1) < 0).any()):
@@ -50,17 +54,22 @@ def check_times(times: Tensor | Sequence[float], *, ordered: bool = False, name:
         place[-1] += 1
         after = tensor[tuple(place)].item()
         raise TimesError(
-            f"`{name}` must not decrease, but {before:g} is followed by {after:g} at {place}; sort the events by time."
+            f"`{name}` must not decrease, but {before:g} is followed by {after:g} at {place}; sort "
+            "the events by time."
         )
     return tensor
 
 
 def as_tensor(values: Tensor | Sequence[float]) -> Tensor:
-    """A tensor as it is; anything else in float64, where torch by itself would round Python's numbers to float32."""
+    """A tensor as it is; anything else in float64, where torch by itself would round Python's
+    numbers to float32.
+    """
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TimesError(f"`times` must be real numbers, but are {type(values).__name__} ({error}).") from None
+        raise TimesError(
+            f"`times` must be real numbers, but are {type(values).__name__} ({error})."
+        ) from None
     if isinstance(values, Tensor) or not tensor.is_floating_point():
         return tensor
     return torch.as_tensor(values, dtype=torch.float64)
@@ -76,12 +85,16 @@ def uniform(length: int, delta: float = DELTA, first: int = 0) -> Tensor:
     return torch.arange(first, first + length, dtype=torch.float64) * delta
 
 
-def timestamps(values: Tensor | Sequence[float], unit: float = 1.0, origin: float | None = None) -> Tensor:
+def timestamps(
+    values: Tensor | Sequence[float], unit: float = 1.0, origin: float | None = None
+) -> Tensor:
     """Times of events from their timestamps: (value - origin) / unit.
 
     Args:
-        values: timestamps, not decreasing along the last dimension; float64 keeps Unix seconds exact.
-        unit: how much of the timestamps' unit makes one unit of time (3600 turns seconds into hours).
+        values: timestamps, not decreasing along the last dimension; float64 keeps Unix seconds
+            exact.
+        unit: how much of the timestamps' unit makes one unit of time (3600 turns seconds into
+            hours).
         origin: the timestamp of time 0; the first value of each row unless given.
     """
     if not (isinstance(unit, (int, float)) and math.isfinite(unit) and unit > 0):
@@ -100,7 +113,10 @@ def timestamps(values: Tensor | Sequence[float], unit: float = 1.0, origin: floa
         if not finite:
             raise TimesError(f"`origin` must be a finite number, but is {brief(origin)}.")
         if bool((tensor < origin).any()):
-            raise TimesError(f"`timestamps` must not lie before origin = {origin:g}, but contain {tensor.min().item():g}.")
+            raise TimesError(
+                f"`timestamps` must not lie before origin = {origin:g}, but contain "
+                f"{tensor.min().item():g}."
+            )
         shifted = tensor - origin
     falls = tensor.diff(dim=-1) < 0 if tensor.ndim else torch.zeros(0, dtype=torch.bool)
     if bool(falls.any()):

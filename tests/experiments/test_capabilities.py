@@ -4,7 +4,10 @@ from floater.experiments.capabilities import PAPER, capabilities, table
 
 
 def test_table_1_comes_out_as_the_paper_says() -> None:
-    found = {row.name: (row.inductive, row.data_driven, row.parameter_efficient) for row in capabilities(2, 16, 24)}
+    found = {
+        row.name: (row.inductive, row.data_driven, row.parameter_efficient)
+        for row in capabilities(2, 16, 24)
+    }
     assert found["Sinusoidal"] == (True, False, True)
     assert found["Learned table"] == (False, True, False)
     assert found["FLOATER (flow)"] == (True, True, True)

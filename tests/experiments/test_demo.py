@@ -15,16 +15,41 @@ from floater.report.results import Results
 
 
 @pytest.mark.slow
-def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_says_what_it_does_and_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = {"train": {"pairs": 300}, "valid": {"pairs": 4}, "test": {"pairs": 12, "longest": 16}}
-    small = {"data": {"embedded": few, "max_source_tokens": None}, "vocabulary": {"size": 320}, "model": {"dim": 16, "layers": 1}}
-    monkeypatch.setattr(demo, "embedded", lambda key, **changes: merge(embedded(key, **changes), small))
-    arguments = ["demo", "--out", str(tmp_path), "--updates", "4", "--rounds", "1", "--workers", "1"]
+    small = {
+        "data": {"embedded": few, "max_source_tokens": None},
+        "vocabulary": {"size": 320},
+        "model": {"dim": 16, "layers": 1},
+    }
+    monkeypatch.setattr(
+        demo, "embedded", lambda key, **changes: merge(embedded(key, **changes), small)
+    )
+    arguments = [
+        "demo",
+        "--out",
+        str(tmp_path),
+        "--updates",
+        "4",
+        "--rounds",
+        "1",
+        "--workers",
+        "1",
+    ]
     monkeypatch.setattr(cli, "console", Console(width=80))
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())  # a narrow terminal breaks lines
-    for word in ("tested on lists of up to 16", "flow", "recurrent", "cost", "FLOATER (flow)", "report.html"):
+    for word in (
+        "tested on lists of up to 16",
+        "flow",
+        "recurrent",
+        "cost",
+        "FLOATER (flow)",
+        "report.html",
+    ):
         assert word in said
     if pretrained.find() is not None:
         assert "outputs equal to the bit" in said
@@ -38,7 +63,9 @@ def test_the_demo_says_what_it_does_and_writes_a_page(tmp_path: Path, monkeypatc
 
 def test_only_runs_of_a_demo_are_removed(tmp_path: Path) -> None:
     (tmp_path / "learned-seed0").mkdir()
-    with pytest.raises(RunError, match=r"must be the run of an earlier demo .* choose another --out"):
+    with pytest.raises(
+        RunError, match=r"must be the run of an earlier demo .* choose another --out"
+    ):
         demo.demo(tmp_path, Console(quiet=True), updates=2, rounds=1, workers=1, again=True)
 
 
@@ -51,12 +78,22 @@ def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyP
     ("arguments", "message"),
     [
         (["demo", "--out", "file"], "`--out` must be a folder or a new name, but file is a file"),
-        (["reproduce", "s2l", "--out", "file/deeper"], "`--out` must be a folder or a new name, but file is a file"),
-        (["reproduce", "s2l", "--arms", ","], "`--arms` must be names with commas between, but is ','"),
+        (
+            ["reproduce", "s2l", "--out", "file/deeper"],
+            "`--out` must be a folder or a new name, but file is a file",
+        ),
+        (
+            ["reproduce", "s2l", "--arms", ","],
+            "`--arms` must be names with commas between, but is ','",
+        ),
     ],
 )
 def test_places_and_arms_are_looked_at_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("mine")

@@ -1,4 +1,6 @@
-"""Every item at the scale smoke, smaller still where only the way is tested; the paper's sizes as far as they can be checked."""
+"""Every item at the scale smoke, smaller still where only the way is tested; the paper's sizes as
+far as they can be checked.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from floater import cli
 from floater.encoders import FlowConfig, LearnedConfig, RecurrentConfig
 from floater.errors import ArgumentError, FloaterError
 from floater.experiments.arms import SCALES, Arm, Scale, Sources
+from floater.experiments.base import Order, Training
 from floater.experiments.checking import build_empty
-from floater.experiments.item import Order, Training
 from floater.experiments.reproduce import ITEMS, reproduce
 from floater.experiments.understanding import Comparisons
 from floater.report.results import Mean, Paper, Results
@@ -77,7 +79,9 @@ def test_recurrent_networks_are_counted_as_the_paper_counts(folder: Path) -> Non
 def test_heat_maps_borrow_the_runs_of_other_items(folder: Path) -> None:
     found = run("heatmaps", folder)
     assert (folder / "heatmaps-smoke" / "heatmaps.png").read_bytes()[:4] == b"\x89PNG"
-    assert all((folder / "heatmaps-smoke" / name / "positions.safetensors").exists() for name in found.runs)
+    assert all(
+        (folder / "heatmaps-smoke" / name / "positions.safetensors").exists() for name in found.runs
+    )
     clamped = next(row for row in found.tables[0].rows if row[0] == "Position embedding")
     assert isinstance(clamped[1], Mean)
     assert clamped[1].mean > 0
@@ -114,12 +118,26 @@ def test_the_papers_sizes_build_without_memory(name: str, arm: str, parameters: 
     assert position_parameters(model) == parameters + sites * dim
     block = 4 * (dim * dim + dim) + 2 * dim * 2048 + 2048 + dim + 4 * dim
     base = 6 * (2 * block + 4 * (dim * dim + dim) + 2 * dim) + 32_000 * dim
-    counted = sum(parameter.numel() for key, parameter in model.named_parameters() if "embed_positions" not in key)
+    counted = sum(
+        parameter.numel()
+        for key, parameter in model.named_parameters()
+        if "embed_positions" not in key
+    )
     assert counted - position_parameters(model) == base
 
 
-TABLE_2 = ("sinusoidal", "sinusoidal-blocks", "learned", "learned-blocks", "flow", "flow-blocks", "flow-qkv")
-TABLE_6 = tuple(f"recurrent-{layers}-{input}" for input in ("scalar", "vector") for layers in (1, 2))
+TABLE_2 = (
+    "sinusoidal",
+    "sinusoidal-blocks",
+    "learned",
+    "learned-blocks",
+    "flow",
+    "flow-blocks",
+    "flow-qkv",
+)
+TABLE_6 = tuple(
+    f"recurrent-{layers}-{input}" for input in ("scalar", "vector") for layers in (1, 2)
+)
 FIGURE_3 = ("sinusoidal", "learned", "recurrent", "rotary", "flow-blocks", "flow-qkv-scratch")
 TRICKS = ("kept", "seldom", "tricks", "small-weights", "frozen", "rk4", "rk4-tricks")
 ARMS = {
@@ -128,10 +146,15 @@ ARMS = {
     ("nmt", "paper"): TABLE_2,
     **{("rnn", scale): ("flow-blocks", *TABLE_6) for scale in SCALES},
     **{("s2l", scale): FIGURE_3 for scale in SCALES},
-    **{("heatmaps", scale): ("sinusoidal", "learned", "flow-blocks", "recurrent-1-scalar") for scale in SCALES},
+    **{
+        ("heatmaps", scale): ("sinusoidal", "learned", "flow-blocks", "recurrent-1-scalar")
+        for scale in SCALES
+    },
     **{("efficiency", scale): ("sinusoidal", "flow-blocks", *TRICKS) for scale in SCALES},
 }
-"""The arms that have a config, by item and scale: a file that goes missing or that is added shows here."""
+"""The arms that have a config, by item and scale: a file that goes missing or that is added shows
+here.
+"""
 SIZES = {"smoke": (32, 1), "small": (128, 4), "paper": (512, 6)}
 """Dimensions and layers of the translators."""
 UPDATES = {"smoke": 30, "small": 2000, "paper": 100_000}
@@ -140,7 +163,11 @@ UPDATES = {"smoke": 30, "small": 2000, "paper": 100_000}
 def test_every_item_is_accounted_for() -> None:
     trained = {name for name, item in ITEMS.items() if isinstance(item, Training)}
     assert {name for name, _ in ARMS} == trained
-    assert {name for name, item in ITEMS.items() if isinstance(item, Comparisons)} == {"glue", "race", "squad"}
+    assert {name for name, item in ITEMS.items() if isinstance(item, Comparisons)} == {
+        "glue",
+        "race",
+        "squad",
+    }
     assert set(ITEMS) - trained == {"capabilities", "glue", "race", "squad"}
 
 
@@ -156,11 +183,21 @@ def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
     for arm in arms:
         config = found[arm.name]
         size = config.model.size()
-        assert (size["dim"], size["layers"]) == ((128, 3) if (name, scale) == ("s2l", "small") else SIZES[scale]), arm.key
-        assert config.training.updates == (50_000 if (arm.key, scale) == ("flow-qkv", "paper") else updates), arm.key
-        assert ("flow" in arm.key or arm.key in TRICKS) == isinstance(config.positions.encoder, FlowConfig), arm.key
-        assert arm.key.startswith("recurrent") == isinstance(config.positions.encoder, RecurrentConfig), arm.key
-        assert arm.key.startswith("learned") == isinstance(config.positions.encoder, LearnedConfig), arm.key
+        assert (size["dim"], size["layers"]) == (
+            (128, 3) if (name, scale) == ("s2l", "small") else SIZES[scale]
+        ), arm.key
+        assert config.training.updates == (
+            50_000 if (arm.key, scale) == ("flow-qkv", "paper") else updates
+        ), arm.key
+        assert ("flow" in arm.key or arm.key in TRICKS) == isinstance(
+            config.positions.encoder, FlowConfig
+        ), arm.key
+        assert arm.key.startswith("recurrent") == isinstance(
+            config.positions.encoder, RecurrentConfig
+        ), arm.key
+        assert arm.key.startswith("learned") == isinstance(
+            config.positions.encoder, LearnedConfig
+        ), arm.key
 
 
 @pytest.mark.parametrize(("name", "scale"), [key for key in ARMS if key[1] != "smoke"])
@@ -168,7 +205,9 @@ def test_check_shows_a_row_an_arm(name: str, scale: Scale) -> None:
     item = trained(name)
     (table,) = item.check(Order(scale, Path("unused"), [0], 1, QUIET)).tables
     names = {arm.key: arm.name for arm in item.arms}
-    assert sorted(str(row[0]) for row in table.rows) == sorted(names[key] for key in ARMS[name, scale])
+    assert sorted(str(row[0]) for row in table.rows) == sorted(
+        names[key] for key in ARMS[name, scale]
+    )
     assert all(isinstance(row[2], int) and row[2] > 1_000_000 for row in table.rows)
     assert ("left out" in table.note) == (len(item.arms) > len(ARMS[name, scale]))
 
@@ -176,7 +215,9 @@ def test_check_shows_a_row_an_arm(name: str, scale: Scale) -> None:
 GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
 COMPARED = {
     ("glue", "small"): dict.fromkeys(GLUE, (3, 16)),
-    ("glue", "paper"): {key: (10, 32 if key in ("sst2", "qqp", "mnli", "qnli") else 16) for key in GLUE},
+    ("glue", "paper"): {
+        key: (10, 32 if key in ("sst2", "qqp", "mnli", "qnli") else 16) for key in GLUE
+    },
     ("race", "small"): {"small": (2, 8)},
     ("race", "paper"): {"roberta-base": (4, 16)},
     ("squad", "small"): {"small": (2, 16), "small-v2": (2, 16)},
@@ -192,13 +233,17 @@ def test_comparisons_of_every_scale_resolve(name: str, scale: Scale) -> None:
     order = Order(scale, Path("unused"), [0, 7], 1, QUIET)
     jobs = item.jobs(order)
     trainings = {job.path.name: job.task.config.training for job in jobs}
-    assert {key: (found.epochs, found.batch) for key, found in trainings.items()} == COMPARED[name, scale]
+    assert {key: (found.epochs, found.batch) for key, found in trainings.items()} == COMPARED[
+        name, scale
+    ]
     assert all(job.task.config.compare.seeds == (0, 7) for job in jobs)
     (table,) = item.check(order).tables
     assert [row[0] for row in table.rows] == [job.label for job in jobs]
 
 
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, find: str, change: str) -> None:
+def broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, find: str, change: str
+) -> None:
     """A copy of all configs with one of them changed, in a folder that is looked at first."""
     copied = tmp_path / "configs"
     shutil.copytree(Path(__file__).parents[2] / "configs", copied)
@@ -222,7 +267,15 @@ def test_a_typo_in_the_config_of_an_arm_is_an_error_not_a_missing_row(
 ) -> None:
     broken(tmp_path, monkeypatch, "translation/s2l/flow-blocks.yaml", "positions:", change)
     with pytest.raises(FloaterError, match=rf"s2l/flow-blocks.yaml.*{message}"):
-        reproduce("s2l", "small", tmp_path / "out", seeds=[0], workers=1, console=QUIET, check_only=check_only)
+        reproduce(
+            "s2l",
+            "small",
+            tmp_path / "out",
+            seeds=[0],
+            workers=1,
+            console=QUIET,
+            check_only=check_only,
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -238,9 +291,13 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
             reproduce(name, scale, tmp_path, seeds=[0], workers=1, console=QUIET, keys=keys)
         return str(raised.value)
 
-    assert ask("table9", "smoke").startswith("The item must be one of capabilities, nmt, glue, race, squad, s2l")
+    assert ask("table9", "smoke").startswith(
+        "The item must be one of capabilities, nmt, glue, race, squad, s2l"
+    )
     assert ask("s2l", "huge") == "`--scale` must be one of smoke, small, paper, but is 'huge'."
-    assert "this machine has none; `floater reproduce s2l --scale paper --check`" in ask("s2l", "paper")
+    assert "this machine has none; `floater reproduce s2l --scale paper --check`" in ask(
+        "s2l", "paper"
+    )
     assert "must have sinusoidal too" in ask("nmt", "smoke", "flow-qkv")
     assert "must be among sinusoidal" in ask("s2l", "smoke", "nonsense")
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "0,x"])
@@ -261,6 +318,9 @@ def test_arms_may_be_any_config_of_the_item() -> None:
         assert trained(name).configs("small", shorter)["sinusoidal"].training.updates == 7
     for name in ("nmt", "s2l", "rnn", "heatmaps", "efficiency"):  # an hour on two cores
         asked = Order("small", Path("unused"), [0], 1, QUIET)
-        assert all(config.training.updates <= 2000 for config in trained(name).configs("small", asked).values()), name
+        assert all(
+            config.training.updates <= 2000
+            for config in trained(name).configs("small", asked).values()
+        ), name
     with pytest.raises(FloaterError, match=r"configs/translation/none\.yaml must be a config file"):
         Sources("translation/{key}.yaml", "").settings(Arm("none", "none"), "small")

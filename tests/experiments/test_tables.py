@@ -15,7 +15,14 @@ TABLE = Table(
     note="One seed.",
     columns=["encoder", "BLEU", "chrF", "position parameters", "training, s", "paper, BLEU"],
     rows=[
-        ["flow, all blocks", Mean(mean=37.2, deviation=0.31, seeds=3), 61.08, 34304, 8600.5, Paper(paper=28.6)],
+        [
+            "flow, all blocks",
+            Mean(mean=37.2, deviation=0.31, seeds=3),
+            61.08,
+            34304,
+            8600.5,
+            Paper(paper=28.6),
+        ],
         ["learned table, input", 35.77, 60.0, 131072, 5789.5, None],
     ],
 )
@@ -25,7 +32,10 @@ TABLE = Table(
 def test_numbers_stay_whole_on_any_terminal(width: int) -> None:
     """A narrow terminal gets a paragraph a row instead of numbers that are broken in two."""
     said = StringIO()
-    show(Results(item="nmt", scale="smoke", title="Translation", tables=[TABLE]), Console(file=said, width=width))
+    show(
+        Results(item="nmt", scale="smoke", title="Translation", tables=[TABLE]),
+        Console(file=said, width=width),
+    )
     words = said.getvalue().split()
     for number in ("37.20", "0.31", "61.08", "34,304", "8600.50", "[28.60]", "131,072", "60.00"):
         assert number in words
@@ -36,7 +46,12 @@ def test_numbers_stay_whole_on_any_terminal(width: int) -> None:
 @pytest.mark.parametrize("markup", [True, False])
 @pytest.mark.parametrize("width", [5, 100])
 def test_names_are_no_markup(width: int, markup: bool) -> None:
-    odd = Table(title="[/red] title", note="[/b]", columns=["[/a]", "x"], rows=[["[/row]", "[red]cell[/red]"]])
+    odd = Table(
+        title="[/red] title",
+        note="[/b]",
+        columns=["[/a]", "x"],
+        rows=[["[/row]", "[red]cell[/red]"]],
+    )
     said = StringIO()
     results = Results(item="nmt", scale="smoke", title="[/red]", tables=[odd], summary=["[/line]"])
     show(results, Console(file=said, width=width, markup=markup))

@@ -1,4 +1,6 @@
-"""Tables 3 to 5: every item at the scale smoke, with fewer updates; the made world; the paper's sizes and numbers."""
+"""Tables 3 to 5: every item at the scale smoke, with fewer updates; the made world; the paper's
+sizes and numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from command_line import mistake
-from floater.experiments.miniature import VALID, write_world
 from floater.experiments.reproduce import reproduce
-from floater.experiments.scoreboard import PAPER, published, summary
+from floater.experiments.tiny_data import VALID, write_world
+from floater.experiments.understanding_tables import PAPER, published, summary
 from floater.report.results import Paper, Results
 from floater.tasks import task_of
 from floater.tasks.glue.data import read as read_glue
@@ -26,11 +28,25 @@ from floater.tasks.understanding.commands import Understanding
 from floater.tasks.understanding.models import load_tokenizer
 from floater.training.records import RunFolder
 
-FEW = ("training.updates=6", "training.save_every=3", "training.evaluate_every=6", "compare.draws=50")
+FEW = (
+    "training.updates=6",
+    "training.save_every=3",
+    "training.evaluate_every=6",
+    "compare.draws=50",
+)
 
 
 def run(name: str, out: Path, keys: tuple[str, ...] = (), workers: int = 1) -> Results:
-    found = reproduce(name, "smoke", out, seeds=[0, 3], workers=workers, console=Console(quiet=True), keys=keys, overrides=FEW)
+    found = reproduce(
+        name,
+        "smoke",
+        out,
+        seeds=[0, 3],
+        workers=workers,
+        console=Console(quiet=True),
+        keys=keys,
+        overrides=FEW,
+    )
     assert found is not None
     return found
 
@@ -39,7 +55,12 @@ def run(name: str, out: Path, keys: tuple[str, ...] = (), workers: int = 1) -> R
 @pytest.mark.parametrize(
     ("name", "keys", "workers", "measures"),
     [
-        ("glue", ("stsb", "rte"), 2, [("STS-B", "pearson"), ("STS-B", "spearman"), ("RTE", "accuracy")]),
+        (
+            "glue",
+            ("stsb", "rte"),
+            2,
+            [("STS-B", "pearson"), ("STS-B", "spearman"), ("RTE", "accuracy")],
+        ),
         ("race", (), 1, [("RACE", "accuracy"), ("RACE", "middle"), ("RACE", "high")]),
         ("squad", ("squad-v2",), 1, [("SQuAD 2.0", "f1"), ("SQuAD 2.0", "exact")]),
     ],
@@ -58,24 +79,55 @@ def test_smoke_ends_with_results(
         assert " to " in str(interval)
         assert examples == VALID
         wanted = next(iter(PAPER[str(task)].values())).get(str(measure))
-        assert theirs == ([None, None] if wanted is None else [Paper(paper=value) for value in wanted])
+        assert theirs == (
+            [None, None] if wanted is None else [Paper(paper=value) for value in wanted]
+        )
     assert len(found.runs) == 4 * len({task for task, _ in measures})
     assert all(RunFolder(folder / path).facts()["finished"] for path in found.runs)
-    assert {Path(path).name for path in found.runs} == {"base-0", "floater-0", "base-3", "floater-3"}
+    assert {Path(path).name for path in found.runs} == {
+        "base-0",
+        "floater-0",
+        "base-3",
+        "floater-3",
+    }
     assert any("identical to the bit with fresh encoders" in line for line in found.summary)
     assert any("counted as the paper does" in line for line in found.summary)
-    assert (folder / "law" / "attachment" / "floater.safetensors").is_file(), "the law of motion is trained first"
+    assert (folder / "law" / "attachment" / "floater.safetensors").is_file(), (
+        "the law of motion is trained first"
+    )
     made = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/scores.json")}
     assert run(name, tmp_path, keys, workers) == found
-    assert made == {path: path.stat().st_mtime_ns for path in folder.glob("*/*/scores.json")}, "finished runs are kept"
+    assert made == {path: path.stat().st_mtime_ns for path in folder.glob("*/*/scores.json")}, (
+        "finished runs are kept"
+    )
 
 
 @pytest.mark.slow
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
-    changes = [f"--set={change}" for change in ("training.updates=60", "training.save_every=2", "compare.draws=50")]
-    command = [sys.executable, "-m", "floater", "reproduce", "race", "--workers", "1", "--out", str(tmp_path), *changes]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    changes = [
+        f"--set={change}"
+        for change in ("training.updates=60", "training.save_every=2", "compare.draws=50")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "floater",
+        "reproduce",
+        "race",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path),
+        *changes,
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        "OMP_NUM_THREADS": "1",
+    }
+    killed = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     folder = RunFolder(tmp_path / "race-smoke" / "race" / "floater-0")
     while not list(folder.checkpoints.glob("checkpoint-*")):
         assert killed.poll() is None
@@ -85,7 +137,9 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     base = RunFolder(folder.path.with_name("base-0"))
     before = base.facts()
     assert not folder.facts().get("finished")
-    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
     assert "1 of 2 runs were finished earlier and are kept" in said
     assert "going on after update" in said
     assert base.facts() == before
@@ -130,12 +184,24 @@ def test_the_tokenizer_knows_every_word_of_the_world(world: Path) -> None:
     words = load_tokenizer(str(world / "model"))
     squad = read_squad(world / "squad.valid.json").questions
     dated = read_glue(world / "sst2.valid.tsv", "sst2").texts
-    for text in (*(question.text for question in squad), *(question.context for question in squad), *(one for (one,) in dated)):
+    for text in (
+        *(question.text for question in squad),
+        *(question.context for question in squad),
+        *(one for (one,) in dated),
+    ):
         assert words.unk_token_id not in words(text)["input_ids"]
 
 
 def test_the_papers_sizes_are_counted_without_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    reproduce("squad", "paper", Path("unused"), seeds=[0], workers=1, console=Console(width=200), check_only=True)
+    reproduce(
+        "squad",
+        "paper",
+        Path("unused"),
+        seeds=[0],
+        workers=1,
+        console=Console(width=200),
+        check_only=True,
+    )
     said = capsys.readouterr().out
     dim, inner = 768, 3072
     block = 4 * (dim * dim + dim) + 2 * dim * inner + inner + dim + 4 * dim
@@ -160,14 +226,29 @@ def test_the_papers_wins_are_counted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--arms", "rte,nonsense"], "`--arms` must be among cola, sst2, stsb, rte (glue, scale smoke), but has 'nonsense'."),
-        (["--set", "trainig.updates=3"], "GlueConfig has no key `trainig`; did you mean `training`?"),
+        (
+            ["--arms", "rte,nonsense"],
+            "`--arms` must be among cola, sst2, stsb, rte (glue, scale smoke), but has 'nonsense'.",
+        ),
+        (
+            ["--set", "trainig.updates=3"],
+            "GlueConfig has no key `trainig`; did you mean `training`?",
+        ),
         (
             ["--set", "dynamics=no/such/run"],
-            "`dynamics` must be a run or a folder with a trained encoder, but no/such/run is neither",
+            (
+                "`dynamics` must be a run or a folder with a trained encoder, but no/such/run is "
+                "neither"
+            ),
         ),
-        (["--set", "data.train=no/such/file.tsv"], "no/such/file.tsv must be a text file, but there is none"),
-        (["--scale", "paper"], "The scale paper trains RoBERTa-base for days on GPUs, but this machine has none"),
+        (
+            ["--set", "data.train=no/such/file.tsv"],
+            "no/such/file.tsv must be a text file, but there is none",
+        ),
+        (
+            ["--scale", "paper"],
+            "The scale paper trains RoBERTa-base for days on GPUs, but this machine has none",
+        ),
     ],
 )
 def test_mistakes_end_in_one_line(
@@ -177,6 +258,8 @@ def test_mistakes_end_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = mistake(monkeypatch, capsys, "reproduce", "glue", "--out", tmp_path, "--workers", 1, *arguments)
+    said = mistake(
+        monkeypatch, capsys, "reproduce", "glue", "--out", tmp_path, "--workers", 1, *arguments
+    )
     assert message in said
     assert not (tmp_path / "glue-smoke" / "law").exists()

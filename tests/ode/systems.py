@@ -15,7 +15,9 @@ ACTIVATION_NAMES = ("tanh", "relu", "silu", "gelu", "softplus")
 
 
 def fixed_dopri5(step: float) -> Dopri5:
-    """Dormand-Prince with a tolerance that accepts everything, so that every step has the same length."""
+    """Dormand-Prince with a tolerance that accepts everything, so that every step has the same
+    length.
+    """
     return Dopri5(rtol=1e9, atol=1e9, max_step=step)
 
 
@@ -63,7 +65,9 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
 
 
 def pull(states: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Gradients of a fixed random weighting of `states`, the same for every call with the same shape."""
+    """Gradients of a fixed random weighting of `states`, the same for every call with the same
+    shape.
+    """
     generator = torch.Generator().manual_seed(7)
     cotangent = torch.randn(states.shape, generator=generator, dtype=torch.float64).to(states.dtype)
     return torch.autograd.grad((states * cotangent).sum(), list(inputs))

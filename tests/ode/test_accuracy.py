@@ -1,4 +1,6 @@
-"""States and gradients of the default solver against fine float64 references, exact solutions and torchdiffeq."""
+"""States and gradients of the default solver against fine float64 references, exact solutions and
+torchdiffeq.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_default_solver_meets_its_accuracy_at_the_size_of_a_transformer_base(
     exact = copy.deepcopy(dynamics).double()
     times = 0.1 * torch.arange(256, dtype=torch.float64)
     begins = {"random": torch.randn(18, 512), "zero": torch.zeros(18, 512)}
-    with torch.no_grad():  # a fixed step does not mix trajectories, so one solve serves all; one zero stands for 18
+    with (
+        torch.no_grad()
+    ):  # a fixed step does not mix trajectories, so one solve serves all; one zero stands for 18
         distinct = torch.cat((begins["random"], torch.zeros(1, 512))).double()
         fine = floater.solve(exact, distinct, times, solver=RK4(0.1 / 20))
     for (name, begin), reference in zip(begins.items(), fine.split((18, 1), 1), strict=True):
@@ -61,12 +65,17 @@ def test_default_solver_meets_its_accuracy_at_the_size_of_a_transformer_base(
 
 @pytest.mark.parametrize("begin", ["random", "zero"])
 def test_gradient_is_accurate_where_the_state_stands_still(begin: str) -> None:
-    """With a zero last layer h ≡ 0, so nothing in p tells how long a step may be; the last layer's gradient does."""
+    """With a zero last layer h ≡ 0, so nothing in p tells how long a step may be; the last layer's
+    gradient does.
+    """
     dynamics = MLPDynamics(64, zero_init=True)
     exact = copy.deepcopy(dynamics).double()
     times = 0.1 * torch.arange(1, 257, dtype=torch.float64)
     p = torch.randn(6, 64) if begin == "random" else torch.zeros(6, 64)
-    states, reference = floater.solve(dynamics, p, times), floater.solve(exact, p.double(), times, solver=RK4(0.1 / 4))
+    states, reference = (
+        floater.solve(dynamics, p, times),
+        floater.solve(exact, p.double(), times, solver=RK4(0.1 / 4)),
+    )
     assert torch.equal(states, p.expand_as(states))
     found = pull(states, [dynamics.second.weight, dynamics.second.bias])
     wanted = pull(reference, [exact.second.weight, exact.second.bias])
@@ -106,7 +115,10 @@ def test_linear_dynamics_have_their_closed_form() -> None:
     states = floater.solve(dynamics, p, times, solver=Dopri5(rtol=1e-10, atol=1e-12))
     # p and a constant 1 together obey a homogeneous law: [A b; 0 0].
     generator = torch.zeros(6, 6, dtype=torch.float64)
-    generator[:5, :5], generator[:5, 5] = dynamics.linear.weight.detach(), dynamics.linear.bias.detach()
+    generator[:5, :5], generator[:5, 5] = (
+        dynamics.linear.weight.detach(),
+        dynamics.linear.bias.detach(),
+    )
     flow = torch.linalg.matrix_exp(times.view(-1, 1, 1) * generator)
     expected = torch.cat((p, torch.ones(2, 1, dtype=torch.float64)), 1) @ flow.transpose(1, 2)
     torch.testing.assert_close(states.detach(), expected[..., :5], rtol=1e-8, atol=1e-9)

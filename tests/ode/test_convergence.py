@@ -22,7 +22,9 @@ def law(t: float, p: Tensor) -> Tensor:
     """One component driven by the time, one that drives itself, one driven by both others."""
     wave, growth, product = p
     slope_wave, slope_growth = wave * np.cos(t), growth * (1 - growth)
-    return torch.stack((slope_wave, slope_growth, product * (slope_wave / wave + slope_growth / growth)))
+    return torch.stack(
+        (slope_wave, slope_growth, product * (slope_wave / wave + slope_growth / growth))
+    )
 
 
 def solution(t: Tensor) -> Tensor:
@@ -55,21 +57,31 @@ def slope(steps: list[float], values: list[float]) -> float:
     ids=["euler", "midpoint", "rk4", "dopri5"],
 )
 def test_order_of_convergence(
-    method: type[Euler], order: int, counts: tuple[int, ...], record_property: Callable[[str, object], None]
+    method: type[Euler],
+    order: int,
+    counts: tuple[int, ...],
+    record_property: Callable[[str, object], None],
 ) -> None:
     steps = [END / count for count in counts]
     ends, between = zip(*(errors(method(step)) for step in steps), strict=True)
     fitted, fitted_between = slope(steps, list(ends)), slope(steps, list(between))
     record_property("fitted_order", fitted)
     record_property("fitted_order_between_steps", fitted_between)
-    print(f"{method.__name__}: fitted order {fitted:.2f} at the ends of steps, {fitted_between:.2f} between them")
+    print(
+        f"{method.__name__}: fitted order {fitted:.2f} at the ends of steps, {fitted_between:.2f} "
+        "between them"
+    )
     assert fitted == pytest.approx(order, abs=0.25)
     assert fitted_between > min(order, 4) - 0.25
 
 
 def test_steps_are_of_one_length() -> None:
-    """What the fit above rests on: the loose tolerance leaves the length of a step to `max_step`."""
-    path = floater.trajectory(law, solution(torch.tensor(0.0, dtype=torch.float64)), END, solver=fixed_dopri5(0.125))
+    """What the fit above rests on: the loose tolerance leaves the length of a step to
+    `max_step`.
+    """
+    path = floater.trajectory(
+        law, solution(torch.tensor(0.0, dtype=torch.float64)), END, solver=fixed_dopri5(0.125)
+    )
     np.testing.assert_allclose(np.diff(path.grid), 0.125, rtol=1e-12)
 
 

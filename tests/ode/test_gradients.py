@@ -45,7 +45,9 @@ def begin(rows: int = 2, dim: int = 2) -> Tensor:
     return torch.randn(rows, dim, dtype=torch.float64, requires_grad=True)
 
 
-def check(dynamics: nn.Module, solver: Solver, gradient: Gradient = "discrete", dim: int = 2) -> None:
+def check(
+    dynamics: nn.Module, solver: Solver, gradient: Gradient = "discrete", dim: int = 2
+) -> None:
     """Finite differences of the states in p(start), the times and every weight."""
 
     def states(initial: Tensor, times: Tensor, *weights: Tensor) -> Tensor:
@@ -68,7 +70,9 @@ def test_gradcheck_of_the_fast_path_with_each_method(solver: Solver) -> None:
 
 
 @each_solver
-@pytest.mark.parametrize("make", [lambda: LinearDynamics(2), lambda: Damped(2, 3, horizon=3.0)], ids=["linear", "sub"])
+@pytest.mark.parametrize(
+    "make", [lambda: LinearDynamics(2), lambda: Damped(2, 3, horizon=3.0)], ids=["linear", "sub"]
+)
 def test_gradcheck_of_the_generic_path(make: Callable[[], nn.Module], solver: Solver) -> None:
     check(biased(make()), solver)
 
@@ -94,7 +98,9 @@ def test_gradcheck_of_a_closure_over_tensors_with_a_past() -> None:
         matrix = torch.tanh(raw)
         return floater.solve(lambda t, p: p @ matrix, initial, TIMES, solver=RK4(0.4))
 
-    assert torch.autograd.gradcheck(states, (begin(), torch.randn(2, 2, dtype=torch.float64, requires_grad=True)))
+    assert torch.autograd.gradcheck(
+        states, (begin(), torch.randn(2, 2, dtype=torch.float64, requires_grad=True))
+    )
 
 
 @each_solver
@@ -102,7 +108,9 @@ def test_gradcheck_of_autograd(solver: Solver) -> None:
     check(biased(MLPDynamics(2, 3, horizon=3.0)), solver, "autograd")
 
 
-@pytest.mark.parametrize("make", [lambda: MLPDynamics(2, 3), lambda: LinearDynamics(2)], ids=["mlp", "linear"])
+@pytest.mark.parametrize(
+    "make", [lambda: MLPDynamics(2, 3), lambda: LinearDynamics(2)], ids=["mlp", "linear"]
+)
 def test_gradcheck_of_the_adjoint(make: Callable[[], nn.Module]) -> None:
     check(biased(make()), Dopri5(rtol=1e-9, atol=1e-11), "adjoint")
 
@@ -118,13 +126,19 @@ def test_gradcheck_of_an_adjoint_with_functional_weights() -> None:
             slope: Tensor = functional_call(dynamics, held, (t, p))
             return slope
 
-        return floater.solve(law, initial, TIMES, solver=Dopri5(rtol=1e-9, atol=1e-11), gradient="adjoint")
+        return floater.solve(
+            law, initial, TIMES, solver=Dopri5(rtol=1e-9, atol=1e-11), gradient="adjoint"
+        )
 
     assert torch.autograd.gradcheck(states, (begin(), *weights_of(dynamics)))
 
 
 def compare(
-    dynamics: nn.Module, initial: Tensor, times: Tensor, solver: Solver, gradients: tuple[Gradient, Gradient]
+    dynamics: nn.Module,
+    initial: Tensor,
+    times: Tensor,
+    solver: Solver,
+    gradients: tuple[Gradient, Gradient],
 ) -> list[float]:
     """Relative differences of states and of all gradients between two ways to differentiate."""
     times = times.clone().requires_grad_()
@@ -140,28 +154,46 @@ def compare(
 @each_solver
 @each_activation
 @each_horizon
-def test_discrete_is_autograd_on_the_fast_path(solver: Solver, activation: ActivationName, horizon: float | None) -> None:
+def test_discrete_is_autograd_on_the_fast_path(
+    solver: Solver, activation: ActivationName, horizon: float | None
+) -> None:
     dynamics = biased(MLPDynamics(5, 7, activation=activation, horizon=horizon))
     times = torch.tensor([[0.9, 0.1, 0.1], [2.3, 0.0, 1.7]], dtype=torch.float64)
     assert max(compare(dynamics, begin(3, 5), times, solver, ("discrete", "autograd"))) < 1e-10
 
 
 @each_solver
-@pytest.mark.parametrize("make", [lambda: LinearDynamics(5), lambda: Damped(5, 7)], ids=["linear", "subclass"])
-def test_discrete_is_autograd_on_the_generic_path(make: Callable[[], nn.Module], solver: Solver) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: LinearDynamics(5), lambda: Damped(5, 7)], ids=["linear", "subclass"]
+)
+def test_discrete_is_autograd_on_the_generic_path(
+    make: Callable[[], nn.Module], solver: Solver
+) -> None:
     times = torch.tensor([[0.9, 0.1, 0.1], [2.3, 0.0, 1.7]], dtype=torch.float64)
-    assert max(compare(biased(make()), begin(3, 5), times, solver, ("discrete", "autograd"))) < 1e-10
+    assert (
+        max(compare(biased(make()), begin(3, 5), times, solver, ("discrete", "autograd"))) < 1e-10
+    )
 
 
-@pytest.mark.parametrize("make", [lambda: MLPDynamics(5, 7), lambda: Damped(5, 7)], ids=["fast", "generic"])
-def test_discrete_is_autograd_with_steps_chosen_by_the_tolerance(make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda: MLPDynamics(5, 7), lambda: Damped(5, 7)], ids=["fast", "generic"]
+)
+def test_discrete_is_autograd_with_steps_chosen_by_the_tolerance(
+    make: Callable[[], nn.Module],
+) -> None:
     times = torch.linspace(0, 12, 40, dtype=torch.float64)
-    assert max(compare(biased(make()), begin(3, 5), times, Dopri5(), ("discrete", "autograd"))) < 1e-10
+    assert (
+        max(compare(biased(make()), begin(3, 5), times, Dopri5(), ("discrete", "autograd"))) < 1e-10
+    )
 
 
-@pytest.mark.parametrize("make", [lambda: MLPDynamics(4, 6), lambda: LinearDynamics(4)], ids=["fast", "generic"])
+@pytest.mark.parametrize(
+    "make", [lambda: MLPDynamics(4, 6), lambda: LinearDynamics(4)], ids=["fast", "generic"]
+)
 @pytest.mark.parametrize("steps", [63, 64, 65, 128, 200])
-def test_discrete_is_autograd_over_several_blocks_of_steps(make: Callable[[], nn.Module], steps: int) -> None:
+def test_discrete_is_autograd_over_several_blocks_of_steps(
+    make: Callable[[], nn.Module], steps: int
+) -> None:
     dynamics, initial = biased(make()), begin(2, 4)
     solver = Midpoint(1 / 64)
     times = torch.linspace(0, steps / 64, 33, dtype=torch.float64)
@@ -172,14 +204,18 @@ def test_discrete_is_autograd_over_several_blocks_of_steps(make: Callable[[], nn
 
 
 @pytest.mark.parametrize("rows_a_block", [1, 3])
-def test_discrete_is_autograd_when_a_block_holds_few_steps(rows_a_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discrete_is_autograd_when_a_block_holds_few_steps(
+    rows_a_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wide states leave room for few steps in a block."""
     dynamics, initial = biased(MLPDynamics(4, 6)), begin(2, 4)
-    monkeypatch.setattr("floater.ode.path._BLOCK_BYTES", rows_a_block * 6 * (2 * 6) * 8)
+    monkeypatch.setattr("floater.ode.stepper._BLOCK_BYTES", rows_a_block * 6 * (2 * 6) * 8)
     times = torch.linspace(0, 3, 13, dtype=torch.float64)
     path = floater.trajectory(dynamics, initial, 3.0, solver=fixed_dopri5(0.3))
     assert path._path.stages.steps_per_block == rows_a_block
-    assert max(compare(dynamics, initial, times, fixed_dopri5(0.3), ("discrete", "autograd"))) < 1e-10
+    assert (
+        max(compare(dynamics, initial, times, fixed_dopri5(0.3), ("discrete", "autograd"))) < 1e-10
+    )
 
 
 def test_gradient_of_few_times_on_a_long_trajectory() -> None:
@@ -197,10 +233,17 @@ def test_each_call_of_a_trajectory_has_its_own_gradient() -> None:
     """Two micro-batches over one solve, each with its own backward, add up to one."""
     dynamics, initial = biased(MLPDynamics(4, 6)), begin(2, 4)
     path = floater.trajectory(dynamics, initial, 5.0)
-    parts = [torch.tensor([0.5, 3.0], dtype=torch.float64), torch.tensor([1.0, 8.0], dtype=torch.float64)]
+    parts = [
+        torch.tensor([0.5, 3.0], dtype=torch.float64),
+        torch.tensor([1.0, 8.0], dtype=torch.float64),
+    ]
     for part in parts:
         path(part).square().sum().backward()
-    added = [tensor.grad.clone() for tensor in (initial, *dynamics.parameters()) if tensor.grad is not None]
+    added = [
+        tensor.grad.clone()
+        for tensor in (initial, *dynamics.parameters())
+        if tensor.grad is not None
+    ]
     whole = path(torch.cat(parts)).square().sum()
     wanted = torch.autograd.grad(whole, [initial, *dynamics.parameters()])
     for a, b in zip(added, wanted, strict=True):
@@ -210,11 +253,15 @@ def test_each_call_of_a_trajectory_has_its_own_gradient() -> None:
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint", "autograd"])
 def test_frozen_weights_receive_no_gradient_and_change_no_other(gradient: Gradient) -> None:
     dynamics, initial = biased(MLPDynamics(4, 6)), begin(2, 4)
-    open_weights = [parameter for name, parameter in dynamics.named_parameters() if name != "first.weight"]
+    open_weights = [
+        parameter for name, parameter in dynamics.named_parameters() if name != "first.weight"
+    ]
     solver = Dopri5(rtol=1e-9, atol=1e-11)
 
     def gradients() -> tuple[Tensor, ...]:
-        return pull(floater.solve(dynamics, initial, TIMES, solver=solver, gradient=gradient), open_weights)
+        return pull(
+            floater.solve(dynamics, initial, TIMES, solver=solver, gradient=gradient), open_weights
+        )
 
     wanted = gradients()
     dynamics.get_parameter("first.weight").requires_grad_(False)
@@ -226,7 +273,9 @@ def test_frozen_weights_receive_no_gradient_and_change_no_other(gradient: Gradie
     assert dynamics.get_parameter("first.weight").grad is None
 
 
-@pytest.mark.parametrize("make", [lambda: MLPDynamics(4, 6), lambda: LinearDynamics(4)], ids=["mlp", "linear"])
+@pytest.mark.parametrize(
+    "make", [lambda: MLPDynamics(4, 6), lambda: LinearDynamics(4)], ids=["mlp", "linear"]
+)
 def test_adjoint_tends_to_discrete_as_the_tolerance_shrinks(make: Callable[[], nn.Module]) -> None:
     dynamics, initial = biased(make()), begin(3, 4)
     times = torch.tensor([2.2, 0.4, 1.0, 1.0, 3.0], dtype=torch.float64)
@@ -243,10 +292,14 @@ def test_gradient_in_the_time_is_the_slope(gradient: Gradient) -> None:
     dynamics = biased(MLPDynamics(3))
     times = torch.tensor([2.0, 0.3, 1.1], dtype=torch.float64, requires_grad=True)
     initial = begin(1, 3)
-    path = floater.trajectory(dynamics, initial, 2.0, solver=Dopri5(rtol=1e-10, atol=1e-12), gradient=gradient)
+    path = floater.trajectory(
+        dynamics, initial, 2.0, solver=Dopri5(rtol=1e-10, atol=1e-12), gradient=gradient
+    )
     states = path(times)
     (found,) = torch.autograd.grad(states.sum(), times)
-    slopes = torch.stack([dynamics(t, state) for t, state in zip(times.tolist(), states, strict=True)])
+    slopes = torch.stack(
+        [dynamics(t, state) for t, state in zip(times.tolist(), states, strict=True)]
+    )
     torch.testing.assert_close(found, slopes.detach().sum((1, 2)), rtol=1e-6, atol=1e-8)
 
 
@@ -284,7 +337,11 @@ def test_a_law_that_switches_reaches_both_its_parts(gradient: Gradient) -> None:
     initial = torch.ones(1, dtype=torch.float64)
     solver = RK4(0.25)
     states = floater.solve(
-        lambda t, p: (early if t < 1 else late) * p, initial, torch.tensor([2.0]), solver=solver, gradient=gradient
+        lambda t, p: (early if t < 1 else late) * p,
+        initial,
+        torch.tensor([2.0]),
+        solver=solver,
+        gradient=gradient,
     )
     states.sum().backward()
     assert early.grad is not None

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 import floater
-from floater.ode import ACTIVATIONS, compiled, native
-from floater.ode.perceptron import PerceptronField
+from floater.ode import ACTIVATIONS, kernel, kernel_field
+from floater.ode.mlp_field import PerceptronField
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="no C compiler was found when floater was installed")
+pytestmark = pytest.mark.skipif(
+    kernel.library() is None, reason="no C compiler was found when floater was installed"
+)
 
 
 @pytest.fixture
@@ -21,35 +23,53 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def solved(dim: int, rows: int, activation: str, solver: floater.Dopri5 | floater.RK4, draw: int = 0) -> list[Tensor]:
+def solved(
+    dim: int, rows: int, activation: str, solver: floater.Dopri5 | floater.RK4, draw: int = 0
+) -> list[Tensor]:
     """States, and the gradients of a fixed functional of them."""
     length = 60
     torch.manual_seed(dim + rows + 1000 * draw)
     dynamics = floater.MLPDynamics(dim, activation=activation)  # type: ignore[arg-type]
     initial = torch.randn(rows, dim, requires_grad=True)
-    states = floater.solve(dynamics, initial, torch.arange(length, dtype=torch.float64) * 0.1, solver=solver)
+    states = floater.solve(
+        dynamics, initial, torch.arange(length, dtype=torch.float64) * 0.1, solver=solver
+    )
     cotangent = torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
-    return [states.detach(), *torch.autograd.grad(states, (initial, *dynamics.parameters()), cotangent)]
+    return [
+        states.detach(),
+        *torch.autograd.grad(states, (initial, *dynamics.parameters()), cotangent),
+    ]
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize(("dim", "rows"), [(16, 1), (32, 5), (48, 6), (64, 7), (64, 18), (128, 26)])
 @pytest.mark.parametrize("solver", [floater.Dopri5(), floater.RK4(0.05)], ids=["dopri5", "rk4"])
 def test_the_kernel_takes_the_steps_that_tensor_operations_take(
-    monkeypatch: pytest.MonkeyPatch, dim: int, rows: int, activation: str, solver: floater.Dopri5 | floater.RK4
+    monkeypatch: pytest.MonkeyPatch,
+    dim: int,
+    rows: int,
+    activation: str,
+    solver: floater.Dopri5 | floater.RK4,
 ) -> None:
-    assert compiled.fastest(dim, dim, ACTIVATIONS[activation], torch.zeros(1)) is compiled.CompiledField
-    # At a kink, rounding may decide how long an adaptive step becomes: there the median of some draws counts, of more than a
-    # single trajectory.
+    assert (
+        kernel_field.fastest(dim, dim, ACTIVATIONS[activation], torch.zeros(1))
+        is kernel_field.CompiledField
+    )
+    # At a kink, rounding may decide how long an adaptive step becomes: there the median of some
+    # draws counts, of more than a single trajectory.
     kinks = activation == "relu" and isinstance(solver, floater.Dopri5)
     draws, rows = range(7 if kinks else 1), max(rows, 5) if kinks else rows
     ours = [solved(dim, rows, activation, solver, draw) for draw in draws]
     monkeypatch.setenv("FLOATER_KERNEL", "0")
-    assert compiled.fastest(dim, dim, ACTIVATIONS[activation], torch.zeros(1)) is PerceptronField
+    assert (
+        kernel_field.fastest(dim, dim, ACTIVATIONS[activation], torch.zeros(1)) is PerceptronField
+    )
     plain = [solved(dim, rows, activation, solver, draw) for draw in draws]
     bound = 1e-4 if activation == "relu" else 1e-5
     pairs = [zip(one, other, strict=True) for one, other in zip(ours, plain, strict=True)]
-    apart = torch.tensor([[torch.dist(a, b) / torch.linalg.vector_norm(b) for a, b in pair] for pair in pairs])
+    apart = torch.tensor(
+        [[torch.dist(a, b) / torch.linalg.vector_norm(b) for a, b in pair] for pair in pairs]
+    )
     assert bool((apart.median(0).values <= bound).all()), apart
 
 
@@ -57,7 +77,9 @@ def test_the_kernel_takes_the_steps_that_tensor_operations_take(
 def test_the_switch_acts_on_new_solves_and_leaves_those_alone_that_have_begun(
     monkeypatch: pytest.MonkeyPatch, before: str, after: str
 ) -> None:
-    """A trajectory that goes on, and a gradient that goes back, after FLOATER_KERNEL has changed: the same bits as without."""
+    """A trajectory that goes on, and a gradient that goes back, after FLOATER_KERNEL has changed:
+    the same bits as without.
+    """
 
     def made(change: bool) -> list[Tensor]:
         monkeypatch.setenv("FLOATER_KERNEL", before)
@@ -69,13 +91,17 @@ def test_the_switch_acts_on_new_solves_and_leaves_those_alone_that_have_begun(
         if change:
             monkeypatch.setenv("FLOATER_KERNEL", after)
         later = path(torch.arange(90) * 0.1)
-        return [first.detach(), later.detach(), *torch.autograd.grad(later.sum(), (initial, *dynamics.parameters()))]
+        return [
+            first.detach(),
+            later.detach(),
+            *torch.autograd.grad(later.sum(), (initial, *dynamics.parameters())),
+        ]
 
     for ours, theirs in zip(made(True), made(False), strict=True):
         assert torch.equal(ours, theirs)
     monkeypatch.setenv("FLOATER_KERNEL", after)
-    wanted = compiled.CompiledField if after == "1" else PerceptronField
-    assert compiled.fastest(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is wanted
+    wanted = kernel_field.CompiledField if after == "1" else PerceptronField
+    assert kernel_field.fastest(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is wanted
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(threads: None) -> None:
@@ -93,14 +119,30 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: None) -> None:
 
 
 def test_tanh_is_exact_to_rounding_everywhere() -> None:
-    special = torch.tensor([0.0, -0.0, 1e-40, 1e-20, 0.6249999, 0.625, 9.0, 9.2, 88.0, 1e30, math.inf, -math.inf, math.nan])
+    special = torch.tensor(
+        [
+            0.0,
+            -0.0,
+            1e-40,
+            1e-20,
+            0.6249999,
+            0.625,
+            9.0,
+            9.2,
+            88.0,
+            1e30,
+            math.inf,
+            -math.inf,
+            math.nan,
+        ]
+    )
     numbers = torch.cat((special, torch.linspace(-12, 12, 16 * 500 - len(special))))
     dynamics = floater.MLPDynamics(16)
     with torch.no_grad():
         for parameter in dynamics.parameters():
             parameter.zero_()
     field = dynamics.field(torch.zeros(500, 16))
-    assert isinstance(field, compiled.CompiledField)
+    assert isinstance(field, kernel_field.CompiledField)
     found = torch.empty(len(numbers))
     for first in range(0, len(numbers), 16):  # as biases, so that no product mixes them
         field._biases[0][0] = numbers[first : first + 16]
@@ -114,42 +156,50 @@ def test_tanh_is_exact_to_rounding_everywhere() -> None:
     assert bool((error <= 3e-7 * expected.abs()[real] + 1e-45).all())
 
 
-@pytest.mark.parametrize(("count", "depth", "size"), [(1, 1, 16), (5, 7, 64), (6, 32, 2064), (32, 6, 1040), (13, 3, 4096)])
-def test_mixing_rows_is_a_product_and_no_row_depends_on_another(threads: None, count: int, depth: int, size: int) -> None:
-    weights, rows = torch.randn(count, depth, generator=_seeded(1)), torch.randn(depth, size, generator=_seeded(2))
+@pytest.mark.parametrize(
+    ("count", "depth", "size"),
+    [(1, 1, 16), (5, 7, 64), (6, 32, 2064), (32, 6, 1040), (13, 3, 4096)],
+)
+def test_mixing_rows_is_a_product_and_no_row_depends_on_another(
+    threads: None, count: int, depth: int, size: int
+) -> None:
+    weights, rows = (
+        torch.randn(count, depth, generator=_seeded(1)),
+        torch.randn(depth, size, generator=_seeded(2)),
+    )
     exact = weights.double() @ rows.double()
     bound = 1e-6 * (weights.double().abs() @ rows.double().abs())
     made = []
     for number in (1, 2, 3):
         torch.set_num_threads(number)
-        made.append(native.mix(weights, rows, torch.full((count, size), math.nan)))
+        made.append(kernel.mix(weights, rows, torch.full((count, size), math.nan)))
     assert bool(((made[0] - exact).abs() <= bound).all())
     assert torch.equal(made[0], made[1])
     assert torch.equal(made[0], made[2])
-    last = native.mix(weights[-1:], rows, torch.empty(1, size))
+    last = kernel.mix(weights[-1:], rows, torch.empty(1, size))
     assert torch.equal(last[0], made[0][-1])
 
 
 def test_packing_reads_both_layouts() -> None:
     matrix = torch.randn(48, 32, generator=_seeded(3))
     expected = matrix.view(48, 2, 16).transpose(0, 1).reshape(-1)
-    assert torch.equal(native.pack(matrix), expected)
-    assert torch.equal(native.pack(matrix.t().contiguous().t()), expected)
+    assert torch.equal(kernel.pack(matrix), expected)
+    assert torch.equal(kernel.pack(matrix.t().contiguous().t()), expected)
 
 
 def test_what_it_does_not_serve_goes_the_other_way() -> None:
     like = torch.zeros(1)
-    assert compiled.fastest(20, 16, ACTIVATIONS["tanh"], like) is PerceptronField
-    assert compiled.fastest(16, 20, ACTIVATIONS["tanh"], like) is PerceptronField
-    assert compiled.fastest(16, 16, ACTIVATIONS["tanh"], like.double()) is PerceptronField
-    assert compiled.fastest(16, 16, ACTIVATIONS["gelu"], like) is PerceptronField
+    assert kernel_field.fastest(20, 16, ACTIVATIONS["tanh"], like) is PerceptronField
+    assert kernel_field.fastest(16, 20, ACTIVATIONS["tanh"], like) is PerceptronField
+    assert kernel_field.fastest(16, 16, ACTIVATIONS["tanh"], like.double()) is PerceptronField
+    assert kernel_field.fastest(16, 16, ACTIVATIONS["gelu"], like) is PerceptronField
     assert len(solved(20, 3, "tanh", floater.Dopri5())) == 6
 
 
-def field_of(rows: int, dim: int) -> compiled.CompiledField:
+def field_of(rows: int, dim: int) -> kernel_field.CompiledField:
     torch.manual_seed(0)
     field = floater.MLPDynamics(dim).field(torch.zeros(rows, dim))
-    assert isinstance(field, compiled.CompiledField)
+    assert isinstance(field, kernel_field.CompiledField)
     return field
 
 

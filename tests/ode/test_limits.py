@@ -13,7 +13,7 @@ import torch
 import floater
 from floater import RK4, LinearDynamics, MLPDynamics
 from floater.ode import Gradient, Solver
-from floater.ode.path import Rows
+from floater.ode.stepper import Rows
 
 from .systems import relative_error
 
@@ -46,12 +46,16 @@ def test_a_hundred_thousand_positions(record_property: Callable[[str, object], N
 
 
 def test_gradient_after_thirty_thousand_positions() -> None:
-    """Where |p| is large a step may be long for p and yet too long for the gradient, which then grows without end."""
+    """Where |p| is large a step may be long for p and yet too long for the gradient, which then
+    grows without end.
+    """
     dynamics = MLPDynamics(64, horizon=10.0).double()
     p = torch.randn(4, 64, dtype=torch.float64)
     time = torch.tensor([3000.0], dtype=torch.float64)
     found, wanted = (
-        torch.autograd.grad(floater.solve(dynamics, p, time, solver=solver).sum(), list(dynamics.parameters()))
+        torch.autograd.grad(
+            floater.solve(dynamics, p, time, solver=solver).sum(), list(dynamics.parameters())
+        )
         for solver in (floater.Dopri5(), floater.Dopri5(rtol=1e-8, atol=1e-9))
     )
     assert max(relative_error(a, b) for a, b in zip(found, wanted, strict=True)) < 1e-2
@@ -79,10 +83,16 @@ print((kilobytes("VmHWM") - before) / size, kilobytes("VmRSS") / size)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory cannot be reset here")
-def test_peak_memory_of_a_hundred_thousand_positions(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory cannot be reset here"
+)
+def test_peak_memory_of_a_hundred_thousand_positions(
+    record_property: Callable[[str, object], None],
+) -> None:
     """With gradients enabled, in units of the output."""
-    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
+    )
     ratio = float(done.stdout.split()[0])
     record_property("peak_memory_over_output", ratio)
     print(f"peak memory over the size of the output: {ratio:.3f}")
@@ -96,11 +106,15 @@ def held(rows: Rows) -> int:
 
 @pytest.mark.parametrize("solver", [floater.Dopri5(), RK4(0.1)], ids=["dopri5", "rk4"])
 @pytest.mark.parametrize("make", [MLPDynamics, LinearDynamics])
-def test_memory_of_discrete_grows_with_steps_not_with_output_times(make: type[MLPDynamics], solver: Solver) -> None:
+def test_memory_of_discrete_grows_with_steps_not_with_output_times(
+    make: type[MLPDynamics], solver: Solver
+) -> None:
     dynamics, p = make(8), torch.randn(2, 8)
     stages, dense = [], []
     for count in (10, 10_000):
-        path = floater.Trajectory(dynamics, p, solver=solver, gradient="discrete", start=0.0, keep_dense=False)
+        path = floater.Trajectory(
+            dynamics, p, solver=solver, gradient="discrete", start=0.0, keep_dense=False
+        )
         states = path(torch.linspace(0, 30, count, dtype=torch.float64))
         assert states.requires_grad
         stages.append(held(path._path.stages))
@@ -119,7 +133,9 @@ def test_memory_of_discrete_is_what_its_steps_need() -> None:
 
 @pytest.mark.parametrize("gradient", ["adjoint", "autograd"])
 def test_only_discrete_keeps_stages(gradient: Gradient) -> None:
-    path = floater.trajectory(MLPDynamics(8), torch.randn(2, 8), 30.0, solver=RK4(0.1), gradient=gradient)
+    path = floater.trajectory(
+        MLPDynamics(8), torch.randn(2, 8), 30.0, solver=RK4(0.1), gradient=gradient
+    )
     one_step = (1 + 4) * 2 * 8 * 4
     assert held(path._path.stages) == one_step
 

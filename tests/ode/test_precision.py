@@ -25,21 +25,28 @@ def test_autocast_changes_nothing(make: type[MLPDynamics], gradient: Gradient) -
         found = floater.solve(dynamics, p, TIMES, gradient=gradient)
         path = floater.trajectory(dynamics, p, 2.0, gradient=gradient)
         kept = path(TIMES)
-    # The hand-written sweeps look after themselves; plain backpropagation under autocast is advised against by torch.
+    # The hand-written sweeps look after themselves; plain backpropagation under autocast is advised
+    # against by torch.
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=gradient != "autograd"):
         found_gradients = torch.autograd.grad(found.square().sum(), inputs)
     assert found.dtype == torch.float32
     assert torch.equal(found, wanted)
     assert torch.equal(kept, wanted)
-    for a, b in zip(found_gradients, torch.autograd.grad(wanted.square().sum(), inputs), strict=True):
+    for a, b in zip(
+        found_gradients, torch.autograd.grad(wanted.square().sum(), inputs), strict=True
+    ):
         assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint", "autograd"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("make", [MLPDynamics, Damped, LinearDynamics])
-def test_half_precision_model(make: type[MLPDynamics], dtype: torch.dtype, gradient: Gradient) -> None:
-    """Stored in half, solved in float32: the result is that of the float32 model with the same weights, rounded."""
+def test_half_precision_model(
+    make: type[MLPDynamics], dtype: torch.dtype, gradient: Gradient
+) -> None:
+    """Stored in half, solved in float32: the result is that of the float32 model with the same
+    weights, rounded.
+    """
     dynamics = make(8).to(dtype)
     full = make(8)
     full.load_state_dict(dynamics.state_dict())
@@ -65,14 +72,19 @@ class Model(nn.Module):
 
     def __init__(self, gradient: Gradient) -> None:
         super().__init__()
-        self.dynamics, self.p, self.gradient = MLPDynamics(8), nn.Parameter(torch.randn(3, 8)), gradient
+        self.dynamics, self.p, self.gradient = (
+            MLPDynamics(8),
+            nn.Parameter(torch.randn(3, 8)),
+            gradient,
+        )
 
     def forward(self, x: Tensor, times: Tensor) -> Tensor:
         states = floater.solve(self.dynamics, self.p * 2, times, gradient=self.gradient)
         return torch.tanh(x + states) * 3
 
 
-# torch's own tracer reads .grad of every tensor that enters a graph after a break, and warns about what it reads.
+# torch's own tracer reads .grad of every tensor that enters a graph after a break, and warns about
+# what it reads.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint"])
 def test_inside_a_compiled_model(gradient: Gradient) -> None:

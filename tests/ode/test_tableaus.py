@@ -1,4 +1,6 @@
-"""The tableaus are right: order conditions of every rooted tree, up to the order each method claims."""
+"""The tableaus are right: order conditions of every rooted tree, up to the order each method
+claims.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def trees(order: int) -> frozenset[Tree]:
         choices: set[Tree] = {()}
         for size in set(sizes):
             branches = combinations_with_replacement(sorted(trees(size)), sizes.count(size))
-            choices = {(*held, *more) for held in choices for more in branches} if sizes.count(size) else choices
+            choices = (
+                {(*held, *more) for held in choices for more in branches}
+                if sizes.count(size)
+                else choices
+            )
         found |= {tuple(sorted(choice)) for choice in choices}
     return frozenset(found)
 
@@ -73,7 +79,12 @@ def test_trees_are_counted_right() -> None:
 
 @each_tableau
 def test_nodes_are_row_sums(tableau: Tableau) -> None:
-    torch.testing.assert_close(coupling_of(tableau).sum(1), torch.tensor(tableau.nodes, dtype=torch.float64), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        coupling_of(tableau).sum(1),
+        torch.tensor(tableau.nodes, dtype=torch.float64),
+        rtol=0,
+        atol=1e-14,
+    )
 
 
 @each_tableau
@@ -109,13 +120,18 @@ def test_dense_output_arrives_with_the_last_slope(tableau: Tableau) -> None:
 def test_order_conditions(tableau: Tableau) -> None:
     coupling = coupling_of(tableau)
     for tree in up_to(tableau.order):
-        assert float(coupling[-1] @ weight(tree, coupling)) == pytest.approx(1 / density(tree), abs=1e-13), tree
+        assert float(coupling[-1] @ weight(tree, coupling)) == pytest.approx(
+            1 / density(tree), abs=1e-13
+        ), tree
 
 
 @each_tableau
 def test_order_is_not_higher_than_claimed(tableau: Tableau) -> None:
     coupling = coupling_of(tableau)
-    misses = [float(coupling[-1] @ weight(tree, coupling)) - 1 / density(tree) for tree in trees(tableau.order + 1)]
+    misses = [
+        float(coupling[-1] @ weight(tree, coupling)) - 1 / density(tree)
+        for tree in trees(tableau.order + 1)
+    ]
     assert max(map(abs, misses)) > 1e-5
 
 
@@ -124,7 +140,9 @@ def test_order_is_not_higher_than_claimed(tableau: Tableau) -> None:
 def test_order_conditions_of_dense_output(tableau: Tableau, theta: float) -> None:
     coupling = coupling_of(tableau)
     dense = torch.tensor(tableau.dense, dtype=torch.float64)
-    row = dense @ torch.tensor([theta ** (j + 1) for j in range(tableau.degree)], dtype=torch.float64)
+    row = dense @ torch.tensor(
+        [theta ** (j + 1) for j in range(tableau.degree)], dtype=torch.float64
+    )
     for tree in up_to(DENSE_ORDER[tableau.name]):
         expected = theta ** vertices(tree) / density(tree)
         assert float(row @ weight(tree, coupling)) == pytest.approx(expected, abs=1e-13), tree

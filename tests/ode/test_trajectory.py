@@ -1,4 +1,6 @@
-"""p(t) does not depend on what else is asked for, to the bit; a trajectory goes on from where it stood."""
+"""p(t) does not depend on what else is asked for, to the bit; a trajectory goes on from where it
+stood.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
 
 each_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
 each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
-each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+each_dtype = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64], ids=["float32", "float64"]
+)
 
 
 def irregular(count: int = 41, end: float = 9.0) -> Tensor:
@@ -65,17 +69,23 @@ def test_prefix_of_any_times(times: list[float], k: int, solver: Solver, path: s
 @each_dtype
 @pytest.mark.parametrize("count", [1, 5, 700])
 def test_prefix_of_a_wide_state(dtype: torch.dtype, count: int) -> None:
-    """More numbers than one thread takes, so that rows are split between threads and vector lanes."""
+    """More numbers than one thread takes, so that rows are split between threads and vector
+    lanes.
+    """
     dynamics, p = MLPDynamics(67, horizon=2.0).to(dtype), torch.randn(3, 67, dtype=dtype)
     times = 0.01 * torch.arange(1000, dtype=torch.float64)
     with torch.no_grad():
-        assert torch.equal(floater.solve(dynamics, p, times[:count]), floater.solve(dynamics, p, times)[:count])
+        assert torch.equal(
+            floater.solve(dynamics, p, times[:count]), floater.solve(dynamics, p, times)[:count]
+        )
 
 
 @each_solver
 @each_maker
 @each_dtype
-def test_a_time_alone_is_the_time_among_many(solver: Solver, make: Callable[[], nn.Module], dtype: torch.dtype) -> None:
+def test_a_time_alone_is_the_time_among_many(
+    solver: Solver, make: Callable[[], nn.Module], dtype: torch.dtype
+) -> None:
     dynamics, p = make().to(dtype), torch.randn(3, 6, dtype=dtype)
     times = irregular(9, end=4.0)
     whole = floater.solve(dynamics, p, times, solver=solver)
@@ -144,10 +154,16 @@ def test_going_on_gives_the_same_bits_and_evaluates_only_the_new_part(
 
 
 def test_gradients_of_a_grown_trajectory_are_those_of_one_solve() -> None:
-    dynamics, p = MLPDynamics(6).double(), torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    dynamics, p = (
+        MLPDynamics(6).double(),
+        torch.randn(3, 6, dtype=torch.float64, requires_grad=True),
+    )
     positions = 0.1 * torch.arange(200, dtype=torch.float64)
     grown = floater.trajectory(dynamics, p, 9.9)
-    early, late = grown(positions[:100]), grown(positions)  # the second call extends what the first one rests on
+    early, late = (
+        grown(positions[:100]),
+        grown(positions),
+    )  # the second call extends what the first one rests on
     inputs = [p, *dynamics.parameters()]
     for states, times in ((early, positions[:100]), (late, positions)):
         found = torch.autograd.grad(states.square().sum(), inputs)
@@ -215,13 +231,17 @@ def test_trajectory_says_where_it_stands() -> None:
 
 @each_maker
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint", "autograd"])
-def test_deterministic_and_draws_no_random_numbers(make: Callable[[], nn.Module], gradient: Gradient) -> None:
+def test_deterministic_and_draws_no_random_numbers(
+    make: Callable[[], nn.Module], gradient: Gradient
+) -> None:
     dynamics, p = make(), torch.randn(3, 6, requires_grad=True)
     state = torch.get_rng_state()
     results = []
     for _ in range(2):
         states = floater.solve(dynamics, p, torch.arange(15.0), gradient=gradient)
-        results.append((states, *torch.autograd.grad(states.square().sum(), [p, *dynamics.parameters()])))
+        results.append(
+            (states, *torch.autograd.grad(states.square().sum(), [p, *dynamics.parameters()]))
+        )
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
 

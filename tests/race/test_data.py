@@ -37,7 +37,11 @@ def test_files_of_both_levels_are_read_as_one(tmp_path: Path) -> None:
     ]
     assert [question.level for question in data.questions] == ["middle"] * 2 + ["high"] * 4
     first, second, *_ = data.questions
-    assert (first.text, first.options[first.answer], second.options[second.answer]) == ("Tom has a _ .", "cat", "Fish.")
+    assert (first.text, first.options[first.answer], second.options[second.answer]) == (
+        "Tom has a _ .",
+        "cat",
+        "Fish.",
+    )
     assert first.article is second.article
     assert data.fingerprint()["questions"] == len(data) == 6
     assert data.fingerprint()["sha256"] != read(high, middle).fingerprint()["sha256"]
@@ -48,7 +52,10 @@ def test_the_original_folders_are_read_too(tmp_path: Path) -> None:
         folder = tmp_path / "dev" / name.rstrip("0123456789")
         folder.mkdir(parents=True)
         (folder / f"{name}.txt").write_text(json.dumps(article(f"{name}.txt"), indent=1))
-    assert [question.id for question in read(tmp_path / "dev").questions[::2]] == ["high1.txt/0", "middle7.txt/0"]
+    assert [question.id for question in read(tmp_path / "dev").questions[::2]] == [
+        "high1.txt/0",
+        "middle7.txt/0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,32 +65,58 @@ def test_the_original_folders_are_read_too(tmp_path: Path) -> None:
         ({"id": 3}, r"line 1: `id` must be text, but is 3\.$"),
         (
             article("low1.txt"),
-            r"low1\.txt: `id` must begin with middle or high, the article's level, but is 'low1\.txt'\.$",
+            (
+                r"low1\.txt: `id` must begin with middle or high, the article's level, but is"
+                r" 'low1\.txt'\.$"
+            ),
         ),
         (
             article("high1.txt", answers=["A"]),
             r"must have equally many questions, options and answers, but has 2, 2 and 1\.$",
         ),
-        (article("high1.txt", answers=["A", "E"]), r"high1\.txt, question 1: the answer must be one of A, B, C, D, but is 'E'\.$"),
-        (article("high1.txt", answers=["AB", "A"]), r"question 0: the answer must be one of A, B, C, D, but is 'AB'\.$"),
-        (article("high1.txt", options=[["a"] * 4, ["b"] * 3]), r"question 1: must have 4 options, but has 3\.$"),
-        (article("high1.txt", options=["abcd", "abcd"]), r"question 0: `options` must be a list, but is 'abcd'\.$"),
-        (article("high1.txt", options=[["a", "b", 3, "d"]] * 2), r"question 0: option C must be text, but is 3\.$"),
-        (article("high1.txt", questions=[None, ""]), r"question 0: its text must be text, but is None\.$"),
+        (
+            article("high1.txt", answers=["A", "E"]),
+            r"high1\.txt, question 1: the answer must be one of A, B, C, D, but is 'E'\.$",
+        ),
+        (
+            article("high1.txt", answers=["AB", "A"]),
+            r"question 0: the answer must be one of A, B, C, D, but is 'AB'\.$",
+        ),
+        (
+            article("high1.txt", options=[["a"] * 4, ["b"] * 3]),
+            r"question 1: must have 4 options, but has 3\.$",
+        ),
+        (
+            article("high1.txt", options=["abcd", "abcd"]),
+            r"question 0: `options` must be a list, but is 'abcd'\.$",
+        ),
+        (
+            article("high1.txt", options=[["a", "b", 3, "d"]] * 2),
+            r"question 0: option C must be text, but is 3\.$",
+        ),
+        (
+            article("high1.txt", questions=[None, ""]),
+            r"question 0: its text must be text, but is None\.$",
+        ),
         (
             article("high1.txt", questions=[], options=[], answers=[]),
             r"must hold at least one question, but holds none\.$",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_that_names_the_question(tmp_path: Path, content: Any, message: str) -> None:
+def test_what_is_wrong_is_said_in_one_line_that_names_the_question(
+    tmp_path: Path, content: Any, message: str
+) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read(write(tmp_path / "dev.jsonl", content))
     assert "\n" not in str(caught.value)
 
 
 def test_an_article_comes_once(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"line 2: `id` must be its own, but an earlier article has 'high1\.txt' too\.$"):
+    with pytest.raises(
+        DataError,
+        match=r"line 2: `id` must be its own, but an earlier article has 'high1\.txt' too\.$",
+    ):
         read(write(tmp_path / "dev.jsonl", article("high1.txt"), article("high1.txt")))
 
 

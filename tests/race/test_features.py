@@ -16,11 +16,30 @@ from floater.tasks.race.features import features, statement
 from tiny_tokenizers import KINDS, TEXT, tiny
 
 QUESTIONS = [
-    Question("high1.txt/0", "high", " ".join(TEXT), "The café is in _ .", ("Málaga", "France", "West Francia", "Normandy"), 0),
     Question(
-        "high1.txt/1", "high", " ".join(TEXT), "Who swore?", ("Rollo.", "Zoë.", "King Charles III of West Francia.", "They."), 0
+        "high1.txt/0",
+        "high",
+        " ".join(TEXT),
+        "The café is in _ .",
+        ("Málaga", "France", "West Francia", "Normandy"),
+        0,
     ),
-    Question("middle1.txt/0", "middle", TEXT[1], "Rollo swore in", ("911", "1999", "the 10th", "the 11th"), 3),
+    Question(
+        "high1.txt/1",
+        "high",
+        " ".join(TEXT),
+        "Who swore?",
+        ("Rollo.", "Zoë.", "King Charles III of West Francia.", "They."),
+        0,
+    ),
+    Question(
+        "middle1.txt/0",
+        "middle",
+        TEXT[1],
+        "Rollo swore in",
+        ("911", "1999", "the 10th", "the 11th"),
+        3,
+    ),
 ]
 
 
@@ -38,7 +57,9 @@ QUESTIONS = [
         ("Is it _ ?", "", "Is it _ ?"),
     ],
 )
-def test_the_option_fills_the_blank_or_follows_the_question(question: str, option: str, expected: str) -> None:
+def test_the_option_fills_the_blank_or_follows_the_question(
+    question: str, option: str, expected: str
+) -> None:
     assert statement(question, option) == expected
 
 
@@ -51,7 +72,9 @@ def test_inputs_are_those_of_transformers_with_the_article_cut(kind: str, max_le
     for number, question in enumerate(QUESTIONS):
         example = examples[number]
         statements = [statement(question.text, option) for option in question.options]
-        expected = tokenizer([question.article] * 4, statements, truncation="only_first", max_length=max_length)
+        expected = tokenizer(
+            [question.article] * 4, statements, truncation="only_first", max_length=max_length
+        )
         assert example.pop("labels") == question.answer
         assert example.keys() == set(tokenizer.model_input_names)
         assert all(example[key] == expected[key] for key in example)
@@ -79,9 +102,18 @@ def test_a_model_takes_four_padded_rows_a_question(kind: str) -> None:
     rows = examples[2]["input_ids"]
     assert isinstance(rows, list)
     assert batch["attention_mask"][2].sum(1).tolist() == [len(row) for row in rows]
-    assert batch["input_ids"][2, 3].tolist() == [*rows[3], *[tokenizer.pad_token_id] * (width - len(rows[3]))]
+    assert batch["input_ids"][2, 3].tolist() == [
+        *rows[3],
+        *[tokenizer.pad_token_id] * (width - len(rows[3])),
+    ]
     model = BertForMultipleChoice(
-        BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
     )
     output = model(**batch)
     assert output.logits.shape == (3, 4)
@@ -90,10 +122,18 @@ def test_a_model_takes_four_padded_rows_a_question(kind: str) -> None:
 
 def test_a_length_without_room_for_the_article_is_refused() -> None:
     tokenizer = tiny("bert")
-    size = len(tokenizer(statement(QUESTIONS[1].text, QUESTIONS[1].options[2]), add_special_tokens=False)["input_ids"])
+    size = len(
+        tokenizer(statement(QUESTIONS[1].text, QUESTIONS[1].options[2]), add_special_tokens=False)[
+            "input_ids"
+        ]
+    )
     assert len(features(QUESTIONS, tokenizer, size + 4)) == 3
     with pytest.raises(
-        ArgumentError, match=rf"`max_length` must be at least {size + 4}, but is {size + 3}: question high1\.txt/1 has {size}"
+        ArgumentError,
+        match=(
+            rf"`max_length` must be at least {size + 4}, but is {size + 3}: question high1\.txt/1"
+            rf" has {size}"
+        ),
     ):
         features(QUESTIONS, tokenizer, size + 3)
 
@@ -104,6 +144,15 @@ def test_the_real_files_fit() -> None:
         pytest.skip(f"no {folder}; FLOATER_DATA says where data is")
     data = read(folder / "dev.middle.jsonl.gz", folder / "dev.high.jsonl.gz")
     assert len(data) == 1436 + 1669
-    assert np.bincount([question.answer for question in data.questions]).tolist() == [693, 802, 829, 781]
-    filled = [statement(question.text, option) for question in data.questions for option in question.options]
+    assert np.bincount([question.answer for question in data.questions]).tolist() == [
+        693,
+        802,
+        829,
+        781,
+    ]
+    filled = [
+        statement(question.text, option)
+        for question in data.questions
+        for option in question.options
+    ]
     assert sum("_" in text for text in filled) < 0.005 * len(filled)

@@ -12,7 +12,14 @@ from floater.tasks.race.metrics import accuracy, choose
 def drawn(count: int) -> tuple[list[Question], np.ndarray]:
     draw = np.random.default_rng(0)
     asked = [
-        Question(f"q{number}", LEVELS[int(draw.random() < 0.7)], "", "", ("a", "b", "c", "d"), int(draw.integers(4)))
+        Question(
+            f"q{number}",
+            LEVELS[int(draw.random() < 0.7)],
+            "",
+            "",
+            ("a", "b", "c", "d"),
+            int(draw.integers(4)),
+        )
         for number in range(count)
     ]
     return asked, draw.normal(size=(count, 4))
@@ -21,12 +28,17 @@ def drawn(count: int) -> tuple[list[Question], np.ndarray]:
 def test_accuracy_is_that_of_scikit_learn_overall_and_by_level() -> None:
     asked, logits = drawn(300)
     found = accuracy(asked, choose(logits))
-    right, levels = np.array([question.answer for question in asked]), np.array([question.level for question in asked])
+    right, levels = (
+        np.array([question.answer for question in asked]),
+        np.array([question.level for question in asked]),
+    )
     summary = found.summary()
     assert summary["accuracy"] == pytest.approx(100 * accuracy_score(right, logits.argmax(1)))
     for level in LEVELS:
         rows = levels == level
-        assert summary[level] == pytest.approx(100 * accuracy_score(right[rows], logits[rows].argmax(1)))
+        assert summary[level] == pytest.approx(
+            100 * accuracy_score(right[rows], logits[rows].argmax(1))
+        )
         assert summary[f"{level}_total"] == rows.sum() > 50
     assert summary["middle"] != summary["high"]
     assert found.correct.tolist() == (right == logits.argmax(1)).tolist()
@@ -34,14 +46,24 @@ def test_accuracy_is_that_of_scikit_learn_overall_and_by_level() -> None:
 
 def test_a_level_without_questions_has_no_accuracy() -> None:
     asked = [Question("q", "high", "", "", ("a", "b", "c", "d"), 2)]
-    assert accuracy(asked, np.array([2])).summary() == {"accuracy": 100, "total": 1, "high": 100, "high_total": 1}
+    assert accuracy(asked, np.array([2])).summary() == {
+        "accuracy": 100,
+        "total": 1,
+        "high": 100,
+        "high_total": 1,
+    }
 
 
 def test_mistakes() -> None:
     asked, logits = drawn(5)
-    with pytest.raises(ArgumentError, match=r"`logits` must be \[questions, 4\], but is \[5, 3\]\.$"):
+    with pytest.raises(
+        ArgumentError, match=r"`logits` must be \[questions, 4\], but is \[5, 3\]\.$"
+    ):
         choose(logits[:, :3])
     with pytest.raises(ArgumentError, match=r"`logits` must be finite, but are not"):
         choose(np.where(logits == logits.max(), np.nan, logits))
-    with pytest.raises(ArgumentError, match=r"`chosen` must hold one option for each of 5 questions, but is \[4\]\.$"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"`chosen` must hold one option for each of 5 questions, but is \[4\]\.$",
+    ):
         accuracy(asked, np.zeros(4, dtype=int))

@@ -15,20 +15,37 @@ from floater.training.positions import Positions
 DATA = {"from": "a.en | a.de", "pairs": 1000, "source_sha256": "1", "target_sha256": "2"}
 
 
-def score(value: float, interval: float | None = 1.5, signature: str = "tok:13a|bs:1000") -> dict[str, Any]:
+def score(
+    value: float, interval: float | None = 1.5, signature: str = "tok:13a|bs:1000"
+) -> dict[str, Any]:
     return {"score": value, "interval": interval, "signature": signature}
 
 
 def scored(value: float, interval: float | None = 1.5, **more: Any) -> dict[str, Any]:
-    return {"bleu": score(value, interval), "pairs": 1000, "beam": 4, "seconds": 16.8, "data": DATA, **more}
+    return {
+        "bleu": score(value, interval),
+        "pairs": 1000,
+        "beam": 4,
+        "seconds": 16.8,
+        "data": DATA,
+        **more,
+    }
 
 
-def circle(sites: int = 2, length: int = 24, dim: int = 6, trained: int | None = 12, kind: str = "flow") -> Positions:
+def circle(
+    sites: int = 2, length: int = 24, dim: int = 6, trained: int | None = 12, kind: str = "flow"
+) -> Positions:
     """Every site turns in planes of its own, faster in later dimensions."""
     times = np.arange(length) * 0.1
-    phase = times[None, :, None] * (1 + np.arange(dim)[None, None, :]) * (1 + np.arange(sites)[:, None, None])
+    phase = (
+        times[None, :, None]
+        * (1 + np.arange(dim)[None, None, :])
+        * (1 + np.arange(sites)[:, None, None])
+    )
     names = tuple(f"encoder block {i + 1}" for i in range(sites))
-    return Positions(times, np.sin(phase).astype(np.float32), names, kind, f"{kind} at blocks", trained)
+    return Positions(
+        times, np.sin(phase).astype(np.float32), names, kind, f"{kind} at blocks", trained
+    )
 
 
 def make_run(
@@ -63,11 +80,28 @@ def make_run(
     (path / "run.json").write_text(json.dumps(facts))
     rows: list[dict[str, Any]] = []
     for step in range(10, 201, 10):
-        rows.append({"step": step, "time": 0.0, "loss": 8 - step / 40 + shift, "tokens_per_second": 5000.0, "learning_rate": 1e-3})
+        rows.append(
+            {
+                "step": step,
+                "time": 0.0,
+                "loss": 8 - step / 40 + shift,
+                "tokens_per_second": 5000.0,
+                "learning_rate": 1e-3,
+            }
+        )
         if step % 50 == 0:
-            rows.append({"step": step, "eval_loss": 6 - step / 50 + shift, "eval_bleu": step / 10 + shift, "eval_seconds": 1.0})
+            rows.append(
+                {
+                    "step": step,
+                    "eval_loss": 6 - step / 50 + shift,
+                    "eval_bleu": step / 10 + shift,
+                    "eval_seconds": 1.0,
+                }
+            )
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "scores.json").write_text(json.dumps({"test": scored(35.0)} if scores is None else scores))
+    (path / "scores.json").write_text(
+        json.dumps({"test": scored(35.0)} if scores is None else scores)
+    )
     if positions is not None:
         positions.write(path)
     return path
@@ -84,7 +118,10 @@ def make_reproduction(path: Path, runs: list[str]) -> Path:
                 title="BLEU by length",
                 note="Three seeds.",
                 columns=["encoder", "0-48", "49-96", "paper"],
-                rows=[["flow", Mean(mean=27.31, deviation=0.21, seeds=3), 26.1, Paper(paper=28.6)], ["learned", 27.2, None, None]],
+                rows=[
+                    ["flow", Mean(mean=27.31, deviation=0.21, seeds=3), 26.1, Paper(paper=28.6)],
+                    ["learned", 27.2, None, None],
+                ],
             )
         ],
         figures=[
@@ -105,13 +142,23 @@ def make_reproduction(path: Path, runs: list[str]) -> Path:
 
 
 def sample(folder: Path) -> list[Path]:
-    """Three runs (one rotary, without a table) with bins and a paired test, and a reproduction that names one of them."""
+    """Three runs (one rotary, without a table) with bins and a paired test, and a reproduction that
+    names one of them.
+    """
     bins = {
         "0-19": {"pairs": 700, "bleu": score(36.0)},
         "20-39": {"pairs": 300, "bleu": score(33.0, 2.5)},
         "40-": {"pairs": 0},
     }
-    paired = {"base": 34.0, "other": 35.2, "difference": 1.2, "low": 0.4, "high": 2.0, "p_value": 0.004, "signature": "bs:1000"}
+    paired = {
+        "base": 34.0,
+        "other": 35.2,
+        "difference": 1.2,
+        "low": 0.4,
+        "high": 2.0,
+        "p_value": 0.004,
+        "signature": "bs:1000",
+    }
     flow = make_run(
         folder / "runs" / "flow",
         {"test": scored(35.2, bins=bins), "test against own": paired},
@@ -119,7 +166,12 @@ def sample(folder: Path) -> list[Path]:
         encoder={"kind": "flow"},
     )
     own = make_run(
-        folder / "runs" / "own", {"test": scored(34.0, bins=bins)}, positions=circle(1, 30, kind="own", trained=None), shift=-0.5
+        folder / "runs" / "own",
+        {"test": scored(34.0, bins=bins)},
+        positions=circle(1, 30, kind="own", trained=None),
+        shift=-0.5,
     )
-    rotary = make_run(folder / "runs" / "rotary", {"test": scored(33.0)}, encoder={"kind": "rotary"}, shift=-1.0)
+    rotary = make_run(
+        folder / "runs" / "rotary", {"test": scored(33.0)}, encoder={"kind": "rotary"}, shift=-1.0
+    )
     return [flow, own, rotary, make_reproduction(folder / "s2l-smoke", ["../runs/flow"])]

@@ -15,7 +15,9 @@ from floater.report.page import write_report
 
 from .folders import make_run, sample
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
     pytest.mark.xdist_group("browser"),
@@ -52,10 +54,18 @@ def opened(browser: Browser) -> Iterator[Opener]:
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on(
-            "request", lambda request: None if request.url.startswith(("file:", "blob:", "data:")) else troubles.append(request.url)
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(("file:", "blob:", "data:"))
+                else troubles.append(request.url)
+            ),
         )
         page.goto(path.as_uri())
-        page.wait_for_function("document.querySelectorAll('.map').length === document.querySelectorAll('.map[data-drawn]').length")
+        page.wait_for_function(
+            "document.querySelectorAll('.map').length === "
+            "document.querySelectorAll('.map[data-drawn]').length"
+        )
         return page
 
     yield open_page
@@ -77,7 +87,9 @@ def colours(page: Page, place: int = 0) -> int:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_figures_are_drawn_and_nothing_sticks_out(report: Path, opened: Opener, width: int, scheme: str) -> None:
+def test_figures_are_drawn_and_nothing_sticks_out(
+    report: Path, opened: Opener, width: int, scheme: str
+) -> None:
     page = opened(report, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     for number in range(4):
@@ -127,7 +139,9 @@ def test_values_are_read_out_under_the_pointer_and_by_keys(report: Path, opened:
     page.locator("#map-1").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
-    assert page.locator("#map-1-readout").inner_text() == "position 1 (t = 0.1), dimension 1: 0.199"  # sin(0.2)
+    assert (
+        page.locator("#map-1-readout").inner_text() == "position 1 (t = 0.1), dimension 1: 0.199"
+    )  # sin(0.2)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -145,7 +159,9 @@ def test_maps_follow_site_view_order_and_length(report: Path, opened: Opener, wi
     seen.append(pixels())
     page.locator("#shown").fill("10")
     seen.append(pixels())
-    assert page.locator("#path-0 svg circle").count() == 10 + 1  # the mark of the trained length is past the end
+    assert (
+        page.locator("#path-0 svg circle").count() == 10 + 1
+    )  # the mark of the trained length is past the end
     page.locator("#view").select_option("similarity")
     seen.append(pixels())
     assert len(set(seen)) == len(seen)
@@ -177,7 +193,8 @@ def test_the_theme_is_a_button(report: Path, opened: Opener) -> None:
 def test_every_control_can_be_reached_by_tab_and_has_a_name(report: Path, opened: Opener) -> None:
     page = opened(report, 1400)
     names = page.evaluate(
-        """() => [...document.querySelectorAll('button, select, input, [tabindex="0"]')].filter((part) => part.offsetParent)
+        """() => [...document.querySelectorAll('button, select, input, [tabindex="0"]')]
+             .filter((part) => part.offsetParent)
              .map((part) => part.ariaLabel || part.labels?.[0]?.textContent || part.textContent)"""
     )
     assert len(names) > 15
@@ -186,7 +203,17 @@ def test_every_control_can_be_reached_by_tab_and_has_a_name(report: Path, opened
     for _ in range(60):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
-    assert {"theme", "chart-1", "chart-3", "view", "order", "shown", "map-0", "SUMMARY", "BUTTON"} <= reached
+    assert {
+        "theme",
+        "chart-1",
+        "chart-3",
+        "view",
+        "order",
+        "shown",
+        "map-0",
+        "SUMMARY",
+        "BUTTON",
+    } <= reached
     page.locator("#view").focus()
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
@@ -210,7 +237,9 @@ def test_a_name_that_is_a_script_stays_a_name(tmp_path: Path, opened: Opener) ->
 def test_scores_of_zero_stand_on_a_scale_from_zero(tmp_path: Path, opened: Opener) -> None:
     """No axis of negative or millionth BLEU where nothing was right."""
     nothing = {"pairs": 9, "bleu": {"score": 0.0, "interval": 0.0, "signature": ""}}
-    made = make_run(tmp_path / "flow", {"test": {**nothing, "bins": {"0-9": nothing, "9+": nothing}}})
+    made = make_run(
+        tmp_path / "flow", {"test": {**nothing, "bins": {"0-9": nothing, "9+": nothing}}}
+    )
     write_report([made], tmp_path / "report.html")
     page = opened(tmp_path / "report.html", 1400)
     ticks = page.locator("#chart-1 svg text[text-anchor=end]").all_text_contents()

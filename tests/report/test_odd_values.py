@@ -1,4 +1,6 @@
-"""Records that something else has written, or damaged: a page, or one line that names the file; never a traceback."""
+"""Records that something else has written, or damaged: a page, or one line that names the file;
+never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,42 @@ from floater.report.page import write_report
 from .folders import circle, make_reproduction, make_run, sample, scored
 
 ODD: tuple[Any, ...] = (
-    *(None, True, -1, 0, 10**400, -(10**25), 1e308, float("nan"), float("inf"), "", "[/red]", "\ud800", "a\x00\x1b[31m\nb"),
-    *([], [[]], {}, [None, {"score": []}], {"score": float("nan")}, {"score": 10**400, "interval": "x"}, {"": {"": {}}}),
+    *(
+        None,
+        True,
+        -1,
+        0,
+        10**400,
+        -(10**25),
+        1e308,
+        float("nan"),
+        float("inf"),
+        "",
+        "[/red]",
+        "\ud800",
+        "a\x00\x1b[31m\nb",
+    ),
+    *(
+        [],
+        [[]],
+        {},
+        [None, {"score": []}],
+        {"score": float("nan")},
+        {"score": 10**400, "interval": "x"},
+        {"": {"": {}}},
+    ),
 )
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The way to every value inside a value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in inner:
         yield (*path, key)
         yield from places(part, (*path, key))
@@ -57,27 +87,45 @@ def report(folders: list[Path], out: Path) -> str:
     return "page"
 
 
-@pytest.mark.parametrize("name", ["run.json", "scores.json", "metrics.jsonl", "results.json", "comparison.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "scores.json", "metrics.jsonl", "results.json", "comparison.json"]
+)
 def test_any_value_may_be_odd(tmp_path: Path, name: str) -> None:
     paired = {"difference": 1.0, "low": 0.5, "high": 1.5, "p_value": 0.01, "signature": "s"}
     bins = {"0-9": {"pairs": 3, "bleu": {"score": 1.0, "interval": 0.5}}}
-    scores = {"test": scored(35.0, bins=bins), "test against b": paired, "valid against b": {"f1": paired}}
+    scores = {
+        "test": scored(35.0, bins=bins),
+        "test against b": paired,
+        "valid against b": {"f1": paired},
+    }
     run = make_run(tmp_path / "all" / "a", scores)
     make_run(tmp_path / "all" / "b")
     make_reproduction(tmp_path / "all" / "c", ["../a"])
     row = {**paired, "base": 1.0, "other": 2.0, "examples": 7, "seeds": {"base": [1.0]}}
     compared = tmp_path / "all" / "d"
     compared.mkdir()
-    (compared / "comparison.json").write_text(json.dumps({"arms": {"floater": {"valid": {"f1": row}}}}))
-    path = {"results.json": tmp_path / "all" / "c", "comparison.json": compared}.get(name, run) / name
+    (compared / "comparison.json").write_text(
+        json.dumps({"arms": {"floater": {"valid": {"f1": row}}}})
+    )
+    path = {"results.json": tmp_path / "all" / "c", "comparison.json": compared}.get(
+        name, run
+    ) / name
     lines = path.read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in lines.splitlines()[:8]] if name == "metrics.jsonl" else json.loads(lines)
+    rows = (
+        [json.loads(line) for line in lines.splitlines()[:8]]
+        if name == "metrics.jsonl"
+        else json.loads(lines)
+    )
     ways = list(places(rows))
     draw, ends = random.Random(0), []
     cases = [(way, odd) for way in ways for odd in ODD]
     for way, odd in draw.sample(cases, min(len(cases), 120)):
         made = spoiled(rows, way, odd)
-        text = "".join(json.dumps(one) + "\n" for one in made) if name == "metrics.jsonl" else json.dumps(made)
+        text = (
+            "".join(json.dumps(one) + "\n" for one in made)
+            if name == "metrics.jsonl"
+            else json.dumps(made)
+        )
         path.write_text(text, encoding="utf-8")
         ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
     for odd in ODD:
@@ -130,21 +178,36 @@ SHAPE = "must hold finite times and encodings"
         (np.full(4, np.nan), np.zeros((1, 4, 3)), {}, SHAPE),
         (np.arange(4.0), np.full((1, 4, 3), np.inf), {}, SHAPE),
         (np.arange(4.0), np.full((1, 4, 3), 3e38), {}, "page"),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": -3}, "`trained` must be a length, but is -3"),
+        (
+            np.arange(4.0),
+            np.zeros((1, 4, 3)),
+            {"trained": -3},
+            "`trained` must be a length, but is -3",
+        ),
         (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": 10**30}, "`trained` must be a length"),
         (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": float("inf")}, "is damaged"),
         (np.arange(4.0), np.zeros((1, 4, 3)), {"trained": "x"}, "is damaged"),
         (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": 7}, "is damaged"),
         (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["a", "b"]}, SHAPE),
-        (np.arange(4.0), np.zeros((1, 4, 3)), {"sites": ["<script>\x00"], "kind": None, "description": []}, "page"),
+        (
+            np.arange(4.0),
+            np.zeros((1, 4, 3)),
+            {"sites": ["<script>\x00"], "kind": None, "description": []},
+            "page",
+        ),
         (np.arange(4), np.zeros((1, 4, 3), np.int64), {}, "page"),
         (np.zeros(0), np.zeros((1, 0, 3)), {}, SHAPE),
     ],
 )
-def test_any_table_may_be_odd(tmp_path: Path, times: Any, tables: Any, about: dict[str, Any], end: str) -> None:
+def test_any_table_may_be_odd(
+    tmp_path: Path, times: Any, tables: Any, about: dict[str, Any], end: str
+) -> None:
     run = make_run(tmp_path / "a", positions=circle())
     known = {"sites": ["input"], "kind": "flow", "description": "flow", "trained": 2, **about}
-    arrays = {"times": times, "tables": tables.astype(np.float32) if tables.dtype == np.float64 else tables}
+    arrays = {
+        "times": times,
+        "tables": tables.astype(np.float32) if tables.dtype == np.float64 else tables,
+    }
     save_file(arrays, run / "positions.safetensors", {"positions": json.dumps(known)})
     assert end in report([run], tmp_path / "page.html")
     (run / "positions.safetensors").write_bytes(b"\xff" * 40)
@@ -153,24 +216,53 @@ def test_any_table_may_be_odd(tmp_path: Path, times: Any, tables: Any, about: di
 
 def test_paired_tests_of_every_measure_and_comparisons_are_shown(tmp_path: Path) -> None:
     paired = {"difference": 1.25, "low": 0.5, "high": 1.5, "p_value": 0.01, "signature": "of f1"}
-    other = {"difference": -2.75, "low": -3.5, "high": -1.5, "p_value": 0.02, "signature": "of exact"}
-    measured = {"f1": {"score": 50.0, "interval": 9.0}, "exact": {"score": 40.0, "interval": 9.0}, "data": 1}
-    make_run(tmp_path / "floater-0", {"valid": measured, "valid against base-0": {"f1": paired, "exact": other}})
+    other = {
+        "difference": -2.75,
+        "low": -3.5,
+        "high": -1.5,
+        "p_value": 0.02,
+        "signature": "of exact",
+    }
+    measured = {
+        "f1": {"score": 50.0, "interval": 9.0},
+        "exact": {"score": 40.0, "interval": 9.0},
+        "data": 1,
+    }
+    make_run(
+        tmp_path / "floater-0",
+        {"valid": measured, "valid against base-0": {"f1": paired, "exact": other}},
+    )
     make_run(tmp_path / "base-0", {"valid": {**measured, "f1": {"score": 48.75, "interval": 9.0}}})
     row = {**paired, "base": 48.75, "other": 50.0, "examples": 1234}
-    (tmp_path / "comparison.json").write_text(json.dumps({"arms": {"floater": {"valid": {"f1": row}}}}))
+    (tmp_path / "comparison.json").write_text(
+        json.dumps({"arms": {"floater": {"valid": {"f1": row}}}})
+    )
     page = tmp_path / "page.html"
     shown = write_report([tmp_path], page)
     text = page.read_text(encoding="utf-8")
     assert len(shown.runs) == 2
-    for words in ("of f1", "of exact", "+1.25", "-2.75", "-3.50 to -1.50", ">1,234<", "Comparisons"):
+    for words in (
+        "of f1",
+        "of exact",
+        "+1.25",
+        "-2.75",
+        "-3.50 to -1.50",
+        ">1,234<",
+        "Comparisons",
+    ):
         assert words in text
-    assert "floater-0 is better than base-0 by a paired test: +1.25 f1 (95 % +0.50 to +1.50, p = 0.010)" in text
+    assert (
+        "floater-0 is better than base-0 by a paired test: +1.25 f1 (95 % +0.50 to +1.50, p = "
+        "0.010)" in text
+    )
 
 
 def test_less_loss_is_better(tmp_path: Path) -> None:
     paired = {"difference": -0.25, "low": -0.35, "high": -0.15, "p_value": 0.001, "signature": "s"}
-    make_run(tmp_path / "a", {"valid": {"loss": {"score": 2.0}, "data": 1}, "valid against b": {"loss": paired}})
+    make_run(
+        tmp_path / "a",
+        {"valid": {"loss": {"score": 2.0}, "data": 1}, "valid against b": {"loss": paired}},
+    )
     make_run(tmp_path / "b", {"valid": {"loss": {"score": 2.25}, "data": 1}})
     write_report([tmp_path], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")

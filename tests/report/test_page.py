@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from floater.errors import FloaterError, RunError
+from floater.report.load import gather
 from floater.report.page import write_report
-from floater.report.reading import gather
 from floater.training.positions import POSITIONS, Positions
 
 from .folders import circle, make_reproduction, make_run, sample, scored
@@ -47,7 +47,9 @@ def page_of(tmp_path: Path, *paths: Path) -> str:
 
 
 def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL
+    )
     assert found is not None
     made: dict[str, Any] = json.loads(found[1])
     return made
@@ -57,9 +59,27 @@ def test_everything_is_there(tmp_path: Path) -> None:
     page = page_of(tmp_path, *sample(tmp_path))
     text = Elements(page).text
     for words in (
-        *("Short to long", "Flow holds at twice the length.", "27.31 ± 0.21 3 seeds", "28.6 paper", "Three seeds."),
-        *("35.20 ± 1.50", "tok:13a|bs:1000", "+0.40 to +2.00", "flow is better than own by a paired test"),
-        *("1 h 5 min", "1,000", "floater train a.yaml", "2.13.0", "source_sha256", "positions.encoder.kind"),
+        *(
+            "Short to long",
+            "Flow holds at twice the length.",
+            "27.31 ± 0.21 3 seeds",
+            "28.6 paper",
+            "Three seeds.",
+        ),
+        *(
+            "35.20 ± 1.50",
+            "tok:13a|bs:1000",
+            "+0.40 to +2.00",
+            "flow is better than own by a paired test",
+        ),
+        *(
+            "1 h 5 min",
+            "1,000",
+            "floater train a.yaml",
+            "2.13.0",
+            "source_sha256",
+            "positions.encoder.kind",
+        ),
         *("Rotary encodings turn queries and keys", "trained to 12"),
     ):
         assert words in text, words
@@ -87,10 +107,18 @@ def test_nothing_is_loaded_and_only_our_script_runs(tmp_path: Path) -> None:
     elements = Elements(page).found
     for tag, attributes in elements:
         assert tag not in ("link", "iframe", "img", "object", "embed")
-        assert not any(name in ("src", "style", "srcset") or name.startswith("on") for name in attributes), (tag, attributes)
+        assert not any(
+            name in ("src", "style", "srcset") or name.startswith("on") for name in attributes
+        ), (tag, attributes)
         assert attributes.get("href", "#").startswith("#")  # type: ignore[union-attr]
-    policy = next(values["content"] for tag, values in elements if values.get("http-equiv") == "Content-Security-Policy")
-    script, style = (re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style"))
+    policy = next(
+        values["content"]
+        for tag, values in elements
+        if values.get("http-equiv") == "Content-Security-Policy"
+    )
+    script, style = (
+        re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style")
+    )
     assert script is not None
     assert style is not None
     for name, inner in (("script", script[1]), ("style", style[1])):
@@ -101,7 +129,9 @@ def test_nothing_is_loaded_and_only_our_script_runs(tmp_path: Path) -> None:
 
 def test_names_and_texts_cannot_be_markup(tmp_path: Path) -> None:
     evil = "<script>alert(1)<script>"
-    run = make_run(tmp_path / evil, {f"{evil}&": {"bleu": {"score": 1.0, "interval": None, "signature": evil}}})
+    run = make_run(
+        tmp_path / evil, {f"{evil}&": {"bleu": {"score": 1.0, "interval": None, "signature": evil}}}
+    )
     facts = json.loads((run / "run.json").read_text())
     facts |= {
         "commands": ["</script><script>alert(2)</script>"],
@@ -127,13 +157,13 @@ def test_names_and_texts_cannot_be_markup(tmp_path: Path) -> None:
 def test_it_is_made_where_torch_cannot_be_imported(tmp_path: Path) -> None:
     paths = sample(tmp_path)
     code = (
-        "import sys\n"
-        "for name in ('torch', 'transformers', 'accelerate', 'datasets'): sys.modules[name] = None\n"
-        "from floater.cli import main\n"
-        f"sys.argv = ['floater', 'report', *{[str(path) for path in paths]!r}, '--out', {str(tmp_path / 'r.html')!r}]\n"
-        "main()\n"
+        "import sys\nfor name in ('torch', 'transformers', 'accelerate', 'datasets'): "
+        "sys.modules[name] = None\nfrom floater.cli import main\nsys.argv = ['floater', 'report', "
+        f"*{[str(path) for path in paths]!r}, '--out', {str(tmp_path / 'r.html')!r}]\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "3 runs" in done.stdout
     assert "rotary: Rotary encodings turn queries and keys" in done.stderr
@@ -143,7 +173,14 @@ def test_it_is_made_where_torch_cannot_be_imported(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_eight_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(size=(36, 256, 128)).astype(np.float32).cumsum(1)
-    positions = Positions(np.arange(256) * 0.1, noise, tuple(f"site {i}" for i in range(36)), "flow", "flow at qkv", 128)
+    positions = Positions(
+        np.arange(256) * 0.1,
+        noise,
+        tuple(f"site {i}" for i in range(36)),
+        "flow",
+        "flow at qkv",
+        128,
+    )
     for number in range(8):
         make_run(tmp_path / "runs" / f"run-{number}", positions=positions)
     assert len(page_of(tmp_path, tmp_path / "runs")) < 3_000_000
@@ -153,10 +190,19 @@ def test_runs_are_read_once_and_told_apart(tmp_path: Path) -> None:
     for name in ("a/run", "b/run", "b/other"):
         make_run(tmp_path / name)
     make_reproduction(tmp_path / "repro", ["../a/run", "../a/none"])
-    found = gather([tmp_path / "b", tmp_path / "a" / "run", tmp_path / "repro", tmp_path / "a" / ".." / "a" / "run"])
+    found = gather(
+        [
+            tmp_path / "b",
+            tmp_path / "a" / "run",
+            tmp_path / "repro",
+            tmp_path / "a" / ".." / "a" / "run",
+        ]
+    )
     assert [run.name for run in found.runs] == ["other", "b/run", "a/run"]
     assert len(found.reproductions) == 1
-    assert any("repro names the run" in note and "but there is none" in note for note in found.notes)
+    assert any(
+        "repro names the run" in note and "but there is none" in note for note in found.notes
+    )
 
 
 def test_a_run_without_encodings_says_how_to_get_them(tmp_path: Path) -> None:
@@ -165,7 +211,9 @@ def test_a_run_without_encodings_says_how_to_get_them(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_and_numbers_that_are_none(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", {"test": {"bleu": {"score": float("nan")}, "chrf": "much"}, "odd": 3})
+    run = make_run(
+        tmp_path / "run", {"test": {"bleu": {"score": float("nan")}, "chrf": "much"}, "odd": 3}
+    )
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 210, "loss": NaN, "eval_bleu": 30.0}\n{"step": 220, "lo')
     (run / "run.json").write_text("{}")
@@ -183,7 +231,11 @@ def test_a_killed_run_and_numbers_that_are_none(tmp_path: Path) -> None:
         ("scores.json", "\udcff", r"scores\.json is damaged"),
         ("metrics.jsonl", "nonsense}\n", r"metrics\.jsonl, line 1: damaged"),
         ("config.yaml", "a: [", r"not valid YAML"),
-        (POSITIONS, "nonsense", r"positions\.safetensors is damaged: .*`floater plot .*` makes it anew"),
+        (
+            POSITIONS,
+            "nonsense",
+            r"positions\.safetensors is damaged: .*`floater plot .*` makes it anew",
+        ),
     ],
 )
 def test_damaged_files_are_one_line(file: str, content: str, message: str, tmp_path: Path) -> None:
@@ -198,19 +250,31 @@ def test_encodings_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     good = circle(2)
     good._with(good.times[:5], good.tables, good.sites).write(run)
-    with pytest.raises(RunError, match=r"must hold finite times and encodings \[2 sites, 5 times, dim\], but holds \[2, 24, 6\]"):
+    with pytest.raises(
+        RunError,
+        match=(
+            r"must hold finite times and encodings \[2 sites, 5 times, dim\], but holds \[2,"
+            r" 24, 6\]"
+        ),
+    ):
         gather([run])
 
 
-@pytest.mark.parametrize(("name", "message"), [("none", "but there is none"), ("empty", "but is neither")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("none", "but there is none"), ("empty", "but is neither")]
+)
 def test_other_folders_are_refused(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=rf"must be the folder of a run .* or of a reproduction .*, {message}"):
+    with pytest.raises(
+        RunError, match=rf"must be the folder of a run .* or of a reproduction .*, {message}"
+    ):
         gather([tmp_path / name])
 
 
 def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
-    """As `floater compare` lays them out; a run inside a run, such as a fitted head, is part of it."""
+    """As `floater compare` lays them out; a run inside a run, such as a fitted head, is part
+    of it.
+    """
     make_run(tmp_path / "runs" / "single")
     for arm in ("base-0", "floater-0"):
         make_run(tmp_path / "runs" / "glue" / "rte" / arm)
@@ -223,7 +287,11 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     """Understanding has no beams."""
     with_beam = page_of(tmp_path, make_run(tmp_path / "a", {"test": {**scored(30.0), "beam": 4}}))
     without = page_of(
-        tmp_path, make_run(tmp_path / "b", {"test": {key: value for key, value in scored(30.0).items() if key != "beam"}})
+        tmp_path,
+        make_run(
+            tmp_path / "b",
+            {"test": {key: value for key, value in scored(30.0).items() if key != "beam"}},
+        ),
     )
     assert ">beam</th>" in with_beam
     assert ">beam</th>" not in without
@@ -233,7 +301,9 @@ def test_a_pretrained_model_alone_has_no_encodings_to_compute(tmp_path: Path) ->
     made = make_run(tmp_path / "base-0")
     (made / POSITIONS).unlink(missing_ok=True)
     settings = yaml.safe_load((made / "config.yaml").read_text())
-    (made / "config.yaml").write_text(yaml.safe_dump({**settings, "task": "glue", "positions": {"encoder": None}}))
+    (made / "config.yaml").write_text(
+        yaml.safe_dump({**settings, "task": "glue", "positions": {"encoder": None}})
+    )
     (note,) = gather([made]).notes
     assert "own positions only" in note
     assert "floater plot" not in note
@@ -245,4 +315,6 @@ def test_the_title_does_not_claim_runs_that_a_reproduction_did_not_make(tmp_path
         make_run(tmp_path / name)
     made = make_reproduction(tmp_path / "s2l", ["../flow"])
     assert "<title>Short to long</title>" in page_of(tmp_path, made)
-    assert "<title>Short to long, and other runs</title>" in page_of(tmp_path, made, tmp_path / "stranger")
+    assert "<title>Short to long, and other runs</title>" in page_of(
+        tmp_path, made, tmp_path / "stranger"
+    )

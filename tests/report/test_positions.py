@@ -21,8 +21,8 @@ from floater.errors import ArgumentError, FloaterError
 from floater.report import plots
 from floater.tasks.translation import run
 from floater.tasks.translation.config import TranslationConfig
+from floater.training.extract_encodings import encodings, load
 from floater.training.positions import POSITIONS, Positions
-from floater.training.recording import encodings, load
 from floater.training.records import RunFolder
 from translation.corpora import settings
 
@@ -30,8 +30,14 @@ from .folders import circle
 
 
 def marian() -> MarianMTModel:
-    sizes: dict[str, Any] = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in SIZES.items()}
-    model = MarianMTModel(MarianConfig(vocab_size=11, d_model=8, max_position_embeddings=16, pad_token_id=0, **sizes))
+    sizes: dict[str, Any] = {
+        f"{stack}_{name}": value
+        for stack in ("encoder", "decoder")
+        for name, value in SIZES.items()
+    }
+    model = MarianMTModel(
+        MarianConfig(vocab_size=11, d_model=8, max_position_embeddings=16, pad_token_id=0, **sizes)
+    )
     model.eval()
     return model
 
@@ -39,7 +45,9 @@ def marian() -> MarianMTModel:
 SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
 
 
-def attached(config: EncoderConfig, sites: str, positions: str = "replace", **more: bool) -> Attachment:
+def attached(
+    config: EncoderConfig, sites: str, positions: str = "replace", **more: bool
+) -> Attachment:
     return floater.attach(marian(), config, sites=sites, positions=positions, **more)  # type: ignore[arg-type]
 
 
@@ -48,11 +56,20 @@ def attached(config: EncoderConfig, sites: str, positions: str = "replace", **mo
     [
         ("input", ["encoder input", "decoder input"]),
         ("blocks", ["encoder block 1", "decoder block 1"]),
-        ("qkv", [f"{where} {part}" for where in ("encoder block 1", "decoder block 1", "decoder block 1 cross") for part in "qkv"]),
+        (
+            "qkv",
+            [
+                f"{where} {part}"
+                for where in ("encoder block 1", "decoder block 1", "decoder block 1 cross")
+                for part in "qkv"
+            ],
+        ),
     ],
 )
 @pytest.mark.parametrize("per_stack", [False, True])
-def test_every_site_has_its_name_and_its_table(sites: str, names: list[str], per_stack: bool) -> None:
+def test_every_site_has_its_name_and_its_table(
+    sites: str, names: list[str], per_stack: bool
+) -> None:
     made = attached(floater.LearnedConfig(max_length=40), sites, per_stack=per_stack)
     found = encodings(made, 20)
     assert found is not None
@@ -60,7 +77,9 @@ def test_every_site_has_its_name_and_its_table(sites: str, names: list[str], per
     assert found.tables.shape == (len(names), 20, 8)
     assert found.times[3] == pytest.approx(0.3)
     weights = [encoder.weight.detach() for encoder in made.encoders.values()]  # type: ignore[operator]
-    expected = torch.cat(weights[::-1] if per_stack else weights, 1)  # groups are sorted: the decoder is first
+    expected = torch.cat(
+        weights[::-1] if per_stack else weights, 1
+    )  # groups are sorted: the decoder is first
     assert np.array_equal(found.tables, expected[:20].numpy().transpose(1, 0, 2))
 
 
@@ -72,33 +91,51 @@ def test_the_names_are_those_of_the_places_that_use_them() -> None:
     seen: dict[str, list[torch.Tensor]] = {}
     block = model.model.decoder.layers[0]
     layers = {
-        f"{kind} {part}": getattr(getattr(block, kind), f"{part}_proj") for kind in ("self_attn", "encoder_attn") for part in "qkv"
+        f"{kind} {part}": getattr(getattr(block, kind), f"{part}_proj")
+        for kind in ("self_attn", "encoder_attn")
+        for part in "qkv"
     }
     for name, layer in layers.items():
-        layer.register_forward_hook(lambda _, __, out, name=name: seen.setdefault(name, []).append(out.detach().clone()))
+        layer.register_forward_hook(
+            lambda _, __, out, name=name: seen.setdefault(name, []).append(out.detach().clone())
+        )
     tokens = torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         model(input_ids=tokens, decoder_input_ids=tokens)
         made.encoder.weight[:, place] += 1.0  # type: ignore[index, operator]
         model(input_ids=tokens, decoder_input_ids=tokens)
-    assert [name for name, (before, after) in seen.items() if not torch.equal(before, after)] == ["encoder_attn k"]
+    assert [name for name, (before, after) in seen.items() if not torch.equal(before, after)] == [
+        "encoder_attn k"
+    ]
 
 
 def test_the_models_own_sinusoid_past_its_table() -> None:
-    found = encodings(attached(floater.NoPositionConfig(), "input", "keep"), 24)  # the table has 16 rows
+    found = encodings(
+        attached(floater.NoPositionConfig(), "input", "keep"), 24
+    )  # the table has 16 rows
     assert found is not None
     assert (found.sites, found.kind) == (("input",), "own")
     phase = np.arange(24)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
-    assert np.allclose(found.tables[0], np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=1e-5)
+    assert np.allclose(
+        found.tables[0], np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=1e-5
+    )
 
 
 def test_a_models_own_learned_table_ends() -> None:
     bert = BertModel(
-        BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=12)
+        BertConfig(
+            vocab_size=9,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=12,
+        )
     )
     found = encodings(floater.attach(bert, floater.NoPositionConfig(), sites="input"), 24)
     assert found is not None
-    assert np.array_equal(found.tables[0], bert.embeddings.position_embeddings.weight.detach().numpy())
+    assert np.array_equal(
+        found.tables[0], bert.embeddings.position_embeddings.weight.detach().numpy()
+    )
 
 
 def test_where_there_is_no_table() -> None:
@@ -115,8 +152,14 @@ def test_a_learned_table_is_shown_as_far_as_it_goes() -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    positions = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1}, "sites": "blocks"}
-    run.train(TranslationConfig(**settings(folder, positions=positions, training={"updates": 2})), folder / "run")
+    positions = {
+        "encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1},
+        "sites": "blocks",
+    }
+    run.train(
+        TranslationConfig(**settings(folder, positions=positions, training={"updates": 2})),
+        folder / "run",
+    )
     return folder / "run"
 
 
@@ -142,7 +185,9 @@ def test_a_run_keeps_the_encodings_of_its_model(trained: Path) -> None:
     assert (found.kind, found.description) == ("flow", "flow at blocks")
 
 
-def test_plot_makes_the_file_of_an_older_run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_makes_the_file_of_an_older_run(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = Positions.read(trained)
     assert kept is not None
     older = tmp_path / "older"
@@ -155,9 +200,20 @@ def test_plot_makes_the_file_of_an_older_run(trained: Path, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "trajectory", "similarity", "spectrum"])
-def test_every_kind_of_figure_of_a_model(kind: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_figure_of_a_model(
+    kind: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    floater_plot(monkeypatch, trained / "model", "--kind", kind, "--site", "encoder block 1", "--length", "12")
+    floater_plot(
+        monkeypatch,
+        trained / "model",
+        "--kind",
+        kind,
+        "--site",
+        "encoder block 1",
+        "--length",
+        "12",
+    )
     assert (tmp_path / f"model-{kind}.png").read_bytes().startswith(b"\x89PNG")
     assert not (trained / "model" / POSITIONS).exists()
 
@@ -165,14 +221,27 @@ def test_every_kind_of_figure_of_a_model(kind: str, trained: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "pie"], "`kind` must be one of heatmap, trajectory, similarity, spectrum, but is 'pie'"),
+        (
+            ["--kind", "pie"],
+            "`kind` must be one of heatmap, trajectory, similarity, spectrum, but is 'pie'",
+        ),
         (["--out", "figure.bmp"], "`out` must end in .png or .svg, but is 'figure.bmp'"),
-        (["--length", "10000000"], "Invalid value for '--length': Input should be less than or equal to 100000"),
-        (["--site", "cellar"], "`site` must be one of 'encoder block 1', 'decoder block 1', but is 'cellar'"),
+        (
+            ["--length", "10000000"],
+            "Invalid value for '--length': Input should be less than or equal to 100000",
+        ),
+        (
+            ["--site", "cellar"],
+            "`site` must be one of 'encoder block 1', 'decoder block 1', but is 'cellar'",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
-    arguments: list[str], message: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    trained: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(AssertionError, match="2"):
         floater_plot(monkeypatch, trained, *arguments)
@@ -181,7 +250,9 @@ def test_mistakes_are_one_line(
     assert found.count("\n") == 1
 
 
-def test_a_folder_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(AssertionError, match="2"):
         floater_plot(monkeypatch, tmp_path)
     assert "must be a run, or a model that floater.save_pretrained wrote" in capsys.readouterr().err
@@ -189,20 +260,34 @@ def test_a_folder_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_class_that_transformers_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["os.system"]}')
-    with pytest.raises(ArgumentError, match=r"must hold a model of transformers, but names the class 'os\.system'"):
+    with pytest.raises(
+        ArgumentError, match=r"must hold a model of transformers, but names the class 'os\.system'"
+    ):
         load(tmp_path)
 
 
-def test_tables_that_memory_has_no_room_for_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_memory_has_no_room_for_are_refused_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = attached(floater.FlowConfig(), "blocks")
     monkeypatch.setattr(room, "available_memory", lambda: 1_000_000)
     monkeypatch.setattr(made, "site_tables", lambda length: pytest.fail("nothing may be computed"))
-    with pytest.raises(FloaterError, match=r"10,000 positions at \d+ sites of \d+ dimensions would take .* memory, but 500 kB may"):
+    with pytest.raises(
+        FloaterError,
+        match=(
+            r"10,000 positions at \d+ sites of \d+ dimensions would take .* memory, but 500 kB may"
+        ),
+    ):
         encodings(made, 10_000)
 
 
-@pytest.mark.parametrize(("kind", "drawn"), [("heatmap", 4000), ("trajectory", 4000), ("similarity", 2000), ("spectrum", 20_000)])
-def test_long_tables_are_thinned_and_say_so(kind: str, drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "drawn"),
+    [("heatmap", 4000), ("trajectory", 4000), ("similarity", 2000), ("spectrum", 20_000)],
+)
+def test_long_tables_are_thinned_and_say_so(
+    kind: str, drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = circle(1, 20_000, 2, trained=7000)
     seen: list[tuple[int, Positions]] = []
     draw = plots.KINDS[kind]
@@ -213,7 +298,9 @@ def test_long_tables_are_thinned_and_say_so(kind: str, drawn: int, tmp_path: Pat
 
     titles: list[str] = []
     monkeypatch.setitem(plots.KINDS, kind, watched)
-    monkeypatch.setattr("matplotlib.figure.Figure.suptitle", lambda figure, words, **more: titles.append(words))
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.suptitle", lambda figure, words, **more: titles.append(words)
+    )
     plots.plot(long, kind, tmp_path / "figure.svg", title="Long")
     ((rows, positions),) = seen
     assert rows == drawn

@@ -21,7 +21,9 @@ FOUND: dict[str, Any] = {
             "title": "BLEU",
             "note": "test",
             "columns": ["encoder", "here", "paper", "seeds", "words"],
-            "rows": [["flow", 27.5, {"paper": 28.6}, {"mean": 27.0, "deviation": 0.2, "seeds": 3}, None]],
+            "rows": [
+                ["flow", 27.5, {"paper": 28.6}, {"mean": 27.0, "deviation": 0.2, "seeds": 3}, None]
+            ],
         }
     ],
     "figures": [
@@ -31,7 +33,9 @@ FOUND: dict[str, Any] = {
             "x_label": "tokens",
             "y_label": "BLEU",
             "x": ["0-48", "49-96"],
-            "series": [{"name": "flow", "y": [27.1, None], "low": [26.0, None], "high": [28.0, None]}],
+            "series": [
+                {"name": "flow", "y": [27.1, None], "low": [26.0, None], "high": [28.0, None]}
+            ],
         }
     ],
     "runs": ["runs/flow"],
@@ -41,8 +45,16 @@ FOUND: dict[str, Any] = {
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text(json.dumps(FOUND))
     results = Results.read(tmp_path)
-    assert results.tables[0].rows[0] == ["flow", 27.5, Paper(paper=28.6), Mean(mean=27.0, deviation=0.2, seeds=3), None]
-    assert results.figures[0].series[0] == Series(name="flow", y=[27.1, None], low=[26.0, None], high=[28.0, None])
+    assert results.tables[0].rows[0] == [
+        "flow",
+        27.5,
+        Paper(paper=28.6),
+        Mean(mean=27.0, deviation=0.2, seeds=3),
+        None,
+    ]
+    assert results.figures[0].series[0] == Series(
+        name="flow", y=[27.1, None], low=[26.0, None], high=[28.0, None]
+    )
     assert results.run_folders(tmp_path) == [tmp_path / "runs" / "flow"]
     results.write(tmp_path / "again")
     assert json.loads((tmp_path / "again" / RESULTS).read_text()) == FOUND
@@ -53,7 +65,9 @@ def test_whole_numbers_and_texts_stay_what_they_are() -> None:
     assert [type(cell) for cell in table.rows[0]] == [str, int, float]
 
 
-@pytest.mark.parametrize("cell", [True, float("nan"), float("inf"), [1], {}, {"median": 1}, {"mean": 1.0, "spread": 2}])
+@pytest.mark.parametrize(
+    "cell", [True, float("nan"), float("inf"), [1], {}, {"median": 1}, {"mean": 1.0, "spread": 2}]
+)
 def test_other_cells_are_refused(cell: Any) -> None:
     with pytest.raises(ConfigError, match=r"cell must be|has no key `spread`"):
         Table(title="t", columns=["a"], rows=[[cell]])
@@ -67,7 +81,10 @@ def test_a_table_is_rectangular() -> None:
 @pytest.mark.parametrize(
     ("series", "message"),
     [
-        (Series(name="s", y=[1.0]), r"`y` of 's' in 't' must have 2 values, one for each x, but has 1"),
+        (
+            Series(name="s", y=[1.0]),
+            r"`y` of 's' in 't' must have 2 values, one for each x, but has 1",
+        ),
         (Series(name="s", y=[1.0, 2.0], low=[0.0, 1.0]), r"must have both `low` and `high`"),
     ],
 )
@@ -86,8 +103,14 @@ def test_a_point_is_finite() -> None:
     [
         ("{", r"results\.json is damaged"),
         ("[]", r"must hold an object, but holds list"),
-        (json.dumps(FOUND | {"sumary": []}), r"results\.json: Results has no key `sumary`; did you mean `summary`\?"),
-        (json.dumps(FOUND | {"runs": ["/elsewhere"]}), r"relative to the folder of its reproduction, but is '/elsewhere'"),
+        (
+            json.dumps(FOUND | {"sumary": []}),
+            r"results\.json: Results has no key `sumary`; did you mean `summary`\?",
+        ),
+        (
+            json.dumps(FOUND | {"runs": ["/elsewhere"]}),
+            r"relative to the folder of its reproduction, but is '/elsewhere'",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_line(text: str, message: str, tmp_path: Path) -> None:
@@ -98,5 +121,7 @@ def test_a_damaged_file_is_one_line(text: str, message: str, tmp_path: Path) -> 
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"must be the folder of a reproduction \(with results\.json\), but is not"):
+    with pytest.raises(
+        RunError, match=r"must be the folder of a reproduction \(with results\.json\), but is not"
+    ):
         Results.read(tmp_path)

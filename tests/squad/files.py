@@ -7,8 +7,9 @@ from typing import Any
 from floater.tasks.squad.data import Answer, Question
 
 CONTEXT = (
-    "The Normans were the people who in the 10th and 11th centuries gave their name to Normandy, a region in France. Rollo, their "
-    "leader, agreed to swear fealty to King Charles III of West Francia in 911. Zoë's café in Málaga opened in 1999."
+    "The Normans were the people who in the 10th and 11th centuries gave their name to Normandy, a "
+    "region in France. Rollo, their leader, agreed to swear fealty to King Charles III of West "
+    "Francia in 911. Zoë's café in Málaga opened in 1999."
 )
 
 
@@ -21,7 +22,10 @@ def entry(name: str, text: str, *answers: str, **more: Any) -> dict[str, Any]:
 
 
 def file(*entries: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
-    return {"version": "v2.0", "data": [{"title": "Normans", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
+    return {
+        "version": "v2.0",
+        "data": [{"title": "Normans", "paragraphs": [{"context": context, "qas": list(entries)}]}],
+    }
 
 
 def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> Question:

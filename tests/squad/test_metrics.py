@@ -37,7 +37,12 @@ def test_normalisation(text: str, left: str) -> None:
     [
         ("the Denver Broncos!", ["Denver Broncos"], 1, 1),
         ("Broncos", ["Denver Broncos"], 0, 2 / 3),  # precision 1, recall ½
-        ("Broncos of Denver", ["Denver Broncos"], 0, 0.8),  # order does not matter; precision ⅔, recall 1
+        (
+            "Broncos of Denver",
+            ["Denver Broncos"],
+            0,
+            0.8,
+        ),  # order does not matter; precision ⅔, recall 1
         ("a b b", ["b b c"], 0, 0.8),  # "a" is an article
         ("x b b", ["b b c"], 0, 2 / 3),
         ("b b b", ["b"], 0, 0.5),  # a word counts as often as it occurs: precision ⅓, recall 1
@@ -49,7 +54,9 @@ def test_normalisation(text: str, left: str) -> None:
     ],
 )
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_scores_by_hand(version: Version, text: str, answers: list[str], exact: float, expected: float) -> None:
+def test_scores_by_hand(
+    version: Version, text: str, answers: list[str], exact: float, expected: float
+) -> None:
     assert judge(told("q", *answers), text, version) == pytest.approx((exact, expected))
 
 
@@ -57,7 +64,10 @@ def test_no_answer_counts_as_a_word_of_its_own() -> None:
     assert judge(told("q"), "", "2.0") == (1, 1)
     assert judge(told("q"), "the", "2.0") == (1, 1)  # nothing is left of it
     assert judge(told("q"), "Rollo", "2.0") == (0, 0)
-    assert judge(told("q", "Rollo", "the"), "", "2.0") == (0, 0)  # answers of which nothing is left do not count …
+    assert judge(told("q", "Rollo", "the"), "", "2.0") == (
+        0,
+        0,
+    )  # answers of which nothing is left do not count …
     assert judge(told("q", "the"), "", "2.0") == (1, 1)  # … unless there is no other
 
 
@@ -69,17 +79,41 @@ def test_the_versions_differ_where_nothing_is_left() -> None:
 
 def drawn(count: int) -> tuple[list[Question], dict[str, str]]:
     draw = random.Random(3)
-    words = ["the", "a", "an", "Rollo", "rollo", "fealty,", "“King”", "É", "é", "911", "9-11", "U.S.", "US", "–", "\u00a0", "-"]
+    words = [
+        "the",
+        "a",
+        "an",
+        "Rollo",
+        "rollo",
+        "fealty,",
+        "“King”",
+        "É",
+        "é",
+        "911",
+        "9-11",
+        "U.S.",
+        "US",
+        "–",
+        "\u00a0",
+        "-",
+    ]
 
     def text() -> str:
         return " ".join(draw.choices(words, k=draw.randint(1, 4)))
 
-    questions = [told(str(number), *(text() for _ in range(draw.randint(1, 4)))) for number in range(count)]
-    return questions, {question.id: draw.choice((text(), question.answers[0].text.upper(), "")) for question in questions}
+    questions = [
+        told(str(number), *(text() for _ in range(draw.randint(1, 4)))) for number in range(count)
+    ]
+    return questions, {
+        question.id: draw.choice((text(), question.answers[0].text.upper(), ""))
+        for question in questions
+    }
 
 
 def test_scores_are_those_of_torchmetrics() -> None:
-    """But where nothing is left of an answer: torchmetrics follows version 2.0 in F1 and 1.1 in which answers count."""
+    """But where nothing is left of an answer: torchmetrics follows version 2.0 in F1 and 1.1 in
+    which answers count.
+    """
     questions, answers = drawn(400)
     kept = tuple(one for one in questions if all(normalise(answer.text) for answer in one.answers))
     assert len(kept) > 200
@@ -88,7 +122,15 @@ def test_scores_are_those_of_torchmetrics() -> None:
         for number, one in enumerate(kept):
             expected = reference(
                 [{"prediction_text": answers[one.id], "id": one.id}],
-                [{"answers": {"answer_start": [0], "text": [answer.text for answer in one.answers]}, "id": one.id}],
+                [
+                    {
+                        "answers": {
+                            "answer_start": [0],
+                            "text": [answer.text for answer in one.answers],
+                        },
+                        "id": one.id,
+                    }
+                ],
             )
             assert 100 * found.exact[number] == pytest.approx(float(expected["exact_match"]))
             assert 100 * found.f1[number] == pytest.approx(float(expected["f1"]), abs=1e-4)
@@ -111,10 +153,16 @@ def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
         "NoAns_f1": pytest.approx(200 / 3),
         "NoAns_total": 3,
     }
-    assert score(Squad(questions[:2], "1.1", "made"), answers).summary().keys() == {"exact", "f1", "total"}
+    assert score(Squad(questions[:2], "1.1", "made"), answers).summary().keys() == {
+        "exact",
+        "f1",
+        "total",
+    }
     assert "HasAns_f1" not in score(Squad(questions[2:], "2.0", "made"), answers).summary()
 
 
 def test_every_question_needs_a_prediction() -> None:
-    with pytest.raises(DataError, match=r"every question of dev\.json, but 1 of 2 are missing, the first is b\.$"):
+    with pytest.raises(
+        DataError, match=r"every question of dev\.json, but 1 of 2 are missing, the first is b\.$"
+    ):
         score(Squad((told("a", "x"), told("b", "y")), "1.1", "dev.json"), {"a": "x"})

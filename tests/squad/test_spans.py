@@ -23,7 +23,9 @@ def windows_of(*contexts: str) -> Windows:
     return features(asked, tiny("roberta"), 30, 8, training=False, max_question=6)
 
 
-def by_brute_force(windows: Windows, start: np.ndarray, end: np.ndarray, longest: int, count: int) -> list[Prediction]:
+def by_brute_force(
+    windows: Windows, start: np.ndarray, end: np.ndarray, longest: int, count: int
+) -> list[Prediction]:
     found = []
     for owner, question in enumerate(windows.questions):
         spans: dict[tuple[int, int], float] = {}
@@ -31,29 +33,45 @@ def by_brute_force(windows: Windows, start: np.ndarray, end: np.ndarray, longest
         for number in np.flatnonzero(windows.owner == owner).tolist():
             null = min(null, start[number, 0] + end[number, 0])
             offsets, base = windows.offsets(number).tolist(), int(windows.first[number])
-            real = [place for place, (low, high) in enumerate(offsets) if low < high]  # a lone space has no characters of its own
+            real = [
+                place for place, (low, high) in enumerate(offsets) if low < high
+            ]  # a lone space has no characters of its own
             for first, last in itertools.product(real, repeat=2):
                 if first <= last < first + longest:
                     place = (offsets[first][0], offsets[last][1])
                     value = float(start[number, base + first]) + float(end[number, base + last])
                     spans[place] = max(value, spans.get(place, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[:count]
-        found.append(Prediction(question, tuple(Span(*place, value) for place, value in ranked), null))
+        found.append(
+            Prediction(question, tuple(Span(*place, value) for place, value in ranked), null)
+        )
     return found
 
 
 SMALL = windows_of(CONTEXT, CONTEXT[15:])
-EMOJI = windows_of("Zoë 😀😀 swore  fealty 😀\u0301 to 漢字 in 911.", "", "😀")  # several tokens share a character
+EMOJI = windows_of(
+    "Zoë 😀😀 swore  fealty 😀\u0301 to 漢字 in 911.", "", "😀"
+)  # several tokens share a character
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([SMALL, EMOJI]), st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 8), st.booleans())
-def test_the_search_finds_what_trying_everything_finds(windows: Windows, seed: int, longest: int, count: int, ties: bool) -> None:
+@given(
+    st.sampled_from([SMALL, EMOJI]),
+    st.integers(0, 10**6),
+    st.integers(1, 40),
+    st.integers(1, 8),
+    st.booleans(),
+)
+def test_the_search_finds_what_trying_everything_finds(
+    windows: Windows, seed: int, longest: int, count: int, ties: bool
+) -> None:
     draw = np.random.default_rng(seed)
     start, end = draw.normal(size=(2, len(windows), windows.lengths().max() + 3))
     if ties:
         start, end = np.round(start), np.round(end)
-    assert predict(windows, start, end, longest=longest, count=count) == by_brute_force(windows, start, end, longest, count)
+    assert predict(windows, start, end, longest=longest, count=count) == by_brute_force(
+        windows, start, end, longest, count
+    )
 
 
 def test_windows_searched_apart_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,17 +86,28 @@ def test_windows_searched_apart_give_the_same(monkeypatch: pytest.MonkeyPatch) -
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12), st.integers(1, 40))
 def test_forbidden_places_are_never_used(seed: int, places: int, longest: int, count: int) -> None:
     draw = np.random.default_rng(seed)
-    start, end = (np.where(draw.random((3, places)) < 0.3, -np.inf, draw.normal(size=(3, places))) for _ in range(2))
+    start, end = (
+        np.where(draw.random((3, places)) < 0.3, -np.inf, draw.normal(size=(3, places)))
+        for _ in range(2)
+    )
     first, last, scores = best_spans(start, end, longest, count)
     for row in range(3):
         allowed = sorted(
-            (start[row, i] + end[row, j] for i in range(places) for j in range(i, min(i + longest, places))), reverse=True
+            (
+                start[row, i] + end[row, j]
+                for i in range(places)
+                for j in range(i, min(i + longest, places))
+            ),
+            reverse=True,
         )
         finite = [value for value in allowed if math.isfinite(value)][:count]
         real = np.isfinite(scores[row])
         assert scores[row][real].tolist() == finite
         assert (start[row, first[row][real]] + end[row, last[row][real]]).tolist() == finite
-        assert all(0 <= i <= j < min(i + longest, places) for i, j in zip(first[row][real], last[row][real], strict=True))
+        assert all(
+            0 <= i <= j < min(i + longest, places)
+            for i, j in zip(first[row][real], last[row][real], strict=True)
+        )
 
 
 def test_neither_question_nor_padding_nor_special_tokens_can_be_the_answer() -> None:
@@ -93,7 +122,12 @@ def test_neither_question_nor_padding_nor_special_tokens_can_be_the_answer() -> 
 
 
 def test_half_precision_is_added_in_full() -> None:
-    start, end = np.random.default_rng(0).normal(size=(2, len(SMALL), SMALL.lengths().max())).astype(np.float16) * 100
+    start, end = (
+        np.random.default_rng(0)
+        .normal(size=(2, len(SMALL), SMALL.lengths().max()))
+        .astype(np.float16)
+        * 100
+    )
     assert predict(SMALL, start, end, count=3) == by_brute_force(
         SMALL, start.astype(np.float64), end.astype(np.float64), longest=30, count=3
     )
@@ -133,16 +167,26 @@ def test_thousands_of_windows_take_seconds() -> None:
             (1, 30),
             0.0,
             {},
-            r"`start` must be \[\d+ windows, at least 30 places\], but is \[1, 30\]; give the logits of all windows",
+            (
+                r"`start` must be \[\d+ windows, at least 30 places\], but is \[1, 30\]; give the"
+                r" logits of all windows"
+            ),
         ),
         ((len(SMALL), 29), 0.0, {}, r"at least 30 places\], but is \[\d+, 29\]"),
         ((len(SMALL),), 0.0, {}, r"but is \[\d+\]"),
-        ((len(SMALL), 30), np.nan, {}, r"`start` must be finite, but is not for question q0; did the training diverge\?$"),
+        (
+            (len(SMALL), 30),
+            np.nan,
+            {},
+            r"`start` must be finite, but is not for question q0; did the training diverge\?$",
+        ),
         ((len(SMALL), 30), 0.0, {"longest": 0}, r"`longest` must be ≥ 1, but is 0\.$"),
         ((len(SMALL), 30), 0.0, {"count": 0}, r"`count` must be ≥ 1, but is 0\.$"),
     ],
 )
-def test_what_does_not_fit_is_refused(shape: tuple[int, ...], value: float, changes: dict[str, int], message: str) -> None:
+def test_what_does_not_fit_is_refused(
+    shape: tuple[int, ...], value: float, changes: dict[str, int], message: str
+) -> None:
     logits = np.full(shape, value)
     with pytest.raises(ArgumentError) as caught:
         predict(SMALL, logits, logits, **changes)

@@ -17,7 +17,9 @@ from .files import ask
 WORDS = "Rollo swore fealty"
 
 
-def prediction(number: int, answer: str | None, span: tuple[int, int] | None, gap: float) -> Prediction:
+def prediction(
+    number: int, answer: str | None, span: tuple[int, int] | None, gap: float
+) -> Prediction:
     question = ask(f"q{number}", *([] if answer is None else [answer]), context=WORDS)
     return Prediction(question, () if span is None else (Span(*span, 1.0),), 1.0 + gap)
 
@@ -31,7 +33,9 @@ CASES = st.tuples(
 
 @settings(deadline=None)
 @given(st.lists(CASES, min_size=1, max_size=12), st.sampled_from(["exact", "f1"]))
-def test_no_other_threshold_is_better(cases: list[tuple[str | None, tuple[int, int] | None, float]], measure: str) -> None:
+def test_no_other_threshold_is_better(
+    cases: list[tuple[str | None, tuple[int, int] | None, float]], measure: str
+) -> None:
     predictions = [prediction(number, *case) for number, case in enumerate(cases)]
     data = Squad(tuple(one.question for one in predictions), "2.0", "drawn")
 
@@ -55,7 +59,11 @@ def test_exact_match_and_f1_have_thresholds_of_their_own() -> None:
 
 
 def test_of_equally_good_thresholds_the_one_nearest_to_zero_is_taken() -> None:
-    predictions = [prediction(0, "Rollo", (0, 5), -4.0), prediction(1, WORDS, (6, 11), -0.5), prediction(2, None, (0, 5), 3.0)]
+    predictions = [
+        prediction(0, "Rollo", (0, 5), -4.0),
+        prediction(1, WORDS, (6, 11), -0.5),
+        prediction(2, None, (0, 5), 3.0),
+    ]
     assert tune(predictions, "exact").value == -0.5
     assert tune(predictions, "exact").score == pytest.approx(200 / 3)
 
@@ -68,7 +76,9 @@ def test_where_silence_is_best_nothing_is_answered() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(ArgumentError, match=r"`predictions` must hold at least one, but is empty\.$"):
+    with pytest.raises(
+        ArgumentError, match=r"`predictions` must hold at least one, but is empty\.$"
+    ):
         tune([], "f1")
     with pytest.raises(ArgumentError, match=r"`measure` must be exact or f1, but is 'bleu'\.$"):
         tune([prediction(0, None, (0, 5), 0.0)], "bleu")  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""A language pair small enough to learn in seconds: numbers in digits → their digits in words, reversed."""
+"""A language pair small enough to learn in seconds: numbers in digits → their digits in words,
+reversed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ WORDS = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "ac
 def pairs(count: int, seed: int, longest: int = 8) -> tuple[list[str], list[str]]:
     draw = random.Random(seed)
     rows = [[draw.randrange(10) for _ in range(draw.randint(1, longest))] for _ in range(count)]
-    return [" ".join(map(str, row)) for row in rows], [" ".join(WORDS[digit] for digit in reversed(row)) for row in rows]
+    return [" ".join(map(str, row)) for row in rows], [
+        " ".join(WORDS[digit] for digit in reversed(row)) for row in rows
+    ]
 
 
 def write_pairs(folder: Path, name: str, count: int, seed: int) -> dict[str, str]:
@@ -29,13 +33,21 @@ def write_pairs(folder: Path, name: str, count: int, seed: int) -> dict[str, str
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:
     """A config whose data lies in a folder; made there if it is not yet."""
     made = {
-        name: write_pairs(folder, name, count, seed) for name, count, seed in (("train", 120, 1), ("valid", 12, 2), ("test", 12, 3))
+        name: write_pairs(folder, name, count, seed)
+        for name, count, seed in (("train", 120, 1), ("valid", 12, 2), ("test", 12, 3))
     }
     found: dict[str, Any] = {
         "task": "translation",
         "data": {"source": "digits", "target": "de", **made},
         "vocabulary": {"size": 300},
-        "model": {"preset": "tiny", "layers": 1, "dim": 16, "feed_forward": 32, "heads": 2, "dropout": 0.1},
+        "model": {
+            "preset": "tiny",
+            "layers": 1,
+            "dim": 16,
+            "feed_forward": 32,
+            "heads": 2,
+            "dropout": 0.1,
+        },
         "training": {
             "updates": 6,
             "batch_tokens": 256,
@@ -51,7 +63,11 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
         "decoding": {"beam": 2, "max_ratio": 3.0},
     }
     for key, value in changes.items():
-        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value
+        found[key] = (
+            {**found[key], **value}
+            if isinstance(found.get(key), dict) and isinstance(value, dict)
+            else value
+        )
     return found
 
 

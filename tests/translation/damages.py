@@ -110,12 +110,16 @@ def _made(run: Path, name: str) -> object:
     if name == "translate":
         return (run.parent / "out.txt").read_text()
     if name in ("evaluate", "against"):
-        return (run / "predictions" / ("again.txt" if name == "evaluate" else "test.txt")).read_text()
+        return (
+            run / "predictions" / ("again.txt" if name == "evaluate" else "test.txt")
+        ).read_text()
     if name in ("average", "resume"):
         found = load_file(run / "model" / "model.safetensors")
         return {key: tensor.numpy().tobytes() for key, tensor in found.items()}
     if name == "plot":
-        tables = load_file(run / "positions.safetensors")  # the order of the metadata is another in every process
+        tables = load_file(
+            run / "positions.safetensors"
+        )  # the order of the metadata is another in every process
         return {key: tensor.numpy().tobytes() for key, tensor in tables.items()}
     return None
 

@@ -16,7 +16,9 @@ def lengths(count: int = 500, seed: int = 0) -> np.ndarray:
 
 
 @given(st.integers(1, 200), st.integers(50, 400), st.integers(0, 5), st.integers(1, 4))
-def test_every_example_comes_once_an_epoch_within_the_budget(count: int, budget: int, epoch: int, together: int) -> None:
+def test_every_example_comes_once_an_epoch_within_the_budget(
+    count: int, budget: int, epoch: int, together: int
+) -> None:
     sizes = lengths(count, count)
     batches = TokenBatches(sizes, budget, 7, together=together)
     batches.set_epoch(epoch)
@@ -38,7 +40,10 @@ def test_epochs_differ_in_order_and_in_company_but_not_in_shapes() -> None:
     second = list(batches)
     assert first != second
     assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
-    shapes = [sorted((len(batch), int(sizes[batch].max())) for batch in epoch) for epoch in (first, second)]
+    shapes = [
+        sorted((len(batch), int(sizes[batch].max())) for batch in epoch)
+        for epoch in (first, second)
+    ]
     assert shapes[0] == shapes[1]
     assert list(TokenBatches(sizes, 300, 8)) != first
 
@@ -80,7 +85,9 @@ def test_the_decoder_sees_the_labels_one_place_later() -> None:
 
 def test_the_loader_hands_the_epoch_on() -> None:
     sizes = lengths(100)
-    examples = Examples([[5] * n for n in sizes[:, 0]], [[i] * n for i, n in enumerate(sizes[:, 1])])
+    examples = Examples(
+        [[5] * n for n in sizes[:, 0]], [[i] * n for i, n in enumerate(sizes[:, 1])]
+    )
     loader = EpochLoader(examples, TokenBatches(sizes, 200, 3), Collate(0, 1), 0)
     orders = []
     for epoch in (0, 1, 0):

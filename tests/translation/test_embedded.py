@@ -11,7 +11,11 @@ from floater.tasks.translation.config import DataConfig, Split
 from floater.tasks.translation.embedded import LANGUAGES, Embedded, Lines, generate, spell
 from floater.tasks.translation.scoring import exact_match
 
-CORPUS = Embedded(train=Lines(pairs=60, longest=3), valid=Lines(pairs=10), test=Lines(pairs=20, shortest=5, longest=12))
+CORPUS = Embedded(
+    train=Lines(pairs=60, longest=3),
+    valid=Lines(pairs=10),
+    test=Lines(pairs=20, shortest=5, longest=12),
+)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +31,17 @@ CORPUS = Embedded(train=Lines(pairs=60, longest=3), valid=Lines(pairs=10), test=
                 "samedi vingt et un mars mille neuf cent quatre-vingt-sept",
             ),
         ),
-        (time(21, 5), ("nine oh five at night", "einundzwanzig Uhr fünf", "vingt et une heures cinq")),
+        (
+            time(21, 5),
+            ("nine oh five at night", "einundzwanzig Uhr fünf", "vingt et une heures cinq"),
+        ),
         (time(1, 0), ("one o'clock in the morning", "ein Uhr", "une heure")),
         (time(0, 30), ("twelve thirty in the morning", "null Uhr dreißig", "zéro heure trente")),
     ],
 )
-def test_items_are_written_as_people_say_them(item: int | date | time, words: tuple[str, ...]) -> None:
+def test_items_are_written_as_people_say_them(
+    item: int | date | time, words: tuple[str, ...]
+) -> None:
     assert tuple(spell(item, language) for language in LANGUAGES) == words
 
 
@@ -40,7 +49,10 @@ def test_items_are_written_as_people_say_them(item: int | date | time, words: tu
 def test_a_translation_is_right_or_wrong_because_no_two_items_read_alike(language: str) -> None:
     clock = [time(hour, minute) for hour in range(24) for minute in range(60)]
     assert len({spell(item, language) for item in clock}) == len(clock)
-    days = [date.fromordinal(number) for number in range(date(1999, 1, 1).toordinal(), date(2001, 12, 31).toordinal())]
+    days = [
+        date.fromordinal(number)
+        for number in range(date(1999, 1, 1).toordinal(), date(2001, 12, 31).toordinal())
+    ]
     assert len({spell(item, language) for item in days}) == len(days)
     assert len({spell(item, language) for item in range(1200)}) == 1200
 
@@ -57,13 +69,17 @@ def test_the_number_of_items_is_what_was_asked_for() -> None:
     items = [line.count(";") + 1 for line in generate(CORPUS, "test", "en", "fr")[1]]
     assert (min(items), max(items), len(items)) == (5, 12, 20)
     only = CORPUS.model_copy(update={"items": ("time",)})
-    assert all("Uhr" in part for line in generate(only, "test", "en", "de")[1] for part in line.split("; "))
+    assert all(
+        "Uhr" in part for line in generate(only, "test", "en", "de")[1] for part in line.split("; ")
+    )
 
 
 def test_a_part_that_cannot_differ_from_training_is_refused() -> None:
     single = Lines(pairs=2000, longest=1)
     tiny = Embedded(train=single, valid=single, test=single, items=("number",), largest=9)
-    with pytest.raises(DataError, match=r"must differ from its training part.*allow more items a line"):
+    with pytest.raises(
+        DataError, match=r"must differ from its training part.*allow more items a line"
+    ):
         generate(tiny, "valid", "en", "de")
 
 

@@ -9,7 +9,12 @@ import torch
 from floater.attachments import attachment
 from floater.errors import ConfigError
 from floater.tasks.translation import run
-from floater.tasks.translation.config import JitterConfig, PositionsConfig, TranslationConfig, VocabularyConfig
+from floater.tasks.translation.config import (
+    JitterConfig,
+    PositionsConfig,
+    TranslationConfig,
+    VocabularyConfig,
+)
 from floater.tasks.translation.vocabulary import learn
 
 from .corpora import pairs, settings
@@ -18,19 +23,27 @@ FLOW = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.5}, "
 
 
 def times_seen(folder: Path, **jitter: float) -> list[torch.Tensor]:
-    """Times that the encoder is asked for in a forward of training, and in one of evaluation; each once, rising."""
-    config = TranslationConfig(**settings(folder, positions={**FLOW, "jitter": jitter}, model={"dropout": 0.0}))
+    """Times that the encoder is asked for in a forward of training, and in one of evaluation; each
+    once, rising.
+    """
+    config = TranslationConfig(
+        **settings(folder, positions={**FLOW, "jitter": jitter}, model={"dropout": 0.0})
+    )
     words = learn([line for side in pairs(200, 0) for line in side], VocabularyConfig(size=300))
     model = run.make_model(config, words)
     model.jitter = config.positions.jitter
     seen: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     made = attachment(model)
     assert made is not None
-    made.encoder.register_forward_hook(lambda module, inputs, output: seen[module.training].append(inputs[0].flatten()))
+    made.encoder.register_forward_hook(
+        lambda module, inputs, output: seen[module.training].append(inputs[0].flatten())
+    )
     ids = torch.randint(5, 100, (2, 7))
     for training in (True, False):
         model.train(training)
-        model(input_ids=ids, decoder_input_ids=ids, labels=ids, num_items_in_batch=14).loss.backward()
+        model(
+            input_ids=ids, decoder_input_ids=ids, labels=ids, num_items_in_batch=14
+        ).loss.backward()
     return [torch.cat(found).unique() for found in seen.values()]
 
 
@@ -56,7 +69,9 @@ def test_no_jitter_is_plain_training(tmp_path: Path) -> None:
     assert torch.allclose(trained, evaluated)
 
 
-@pytest.mark.parametrize("positions", [{}, {"encoder": {"kind": "learned"}}, {**FLOW, "own": "keep"}])
+@pytest.mark.parametrize(
+    "positions", [{}, {"encoder": {"kind": "learned"}}, {**FLOW, "own": "keep"}]
+)
 def test_encoders_without_times_in_between_are_refused(positions: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="`jitter` needs an encoder that serves any time"):
         PositionsConfig(**positions, jitter=JitterConfig(offset=3))

@@ -48,7 +48,11 @@ def spoil_missing(folder: Path) -> None:
     ],
 )
 def test_a_bad_file_is_named_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spoil: Any, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Any,
+    message: str,
 ) -> None:
     config = write_config(tmp_path)
     spoil(tmp_path)
@@ -62,10 +66,16 @@ def test_a_bad_file_is_named_before_anything_starts(
     [
         ({"trainin": {}}, "has no key `trainin`; did you mean `training`?"),
         ({"training": {"lerning_rate": 1}}, "TrainingConfig has no key `lerning_rate`"),
-        ({"positions": {"encoder": {"kind": "flow", "dleta": 1}}}, "FlowConfig has no key `dleta`; did you mean `delta`?"),
+        (
+            {"positions": {"encoder": {"kind": "flow", "dleta": 1}}},
+            "FlowConfig has no key `dleta`; did you mean `delta`?",
+        ),
         (
             {"positions": {"encoder": {"kind": "flwo"}}},
-            "encoder: `kind` must be one of flow, sinusoidal, learned, recurrent, rotary, none, but is 'flwo'.",
+            (
+                "encoder: `kind` must be one of flow, sinusoidal, learned, recurrent, rotary, none,"
+                " but is 'flwo'."
+            ),
         ),
         ({"positions": {"sites": {"blocks": [1]}}}, "give a `kind` (input, blocks or qkv)"),
         ({"model": {"heads": 3}}, "`dim` must be even and divisible by `heads` (3), but is 16"),
@@ -80,14 +90,24 @@ def test_a_bad_file_is_named_before_anything_starts(
         ({"training": {"updates": 0}}, "`updates`"),
         ({"vocabulary": {"size": 9000}}, "the training data allows only"),
         ({"data": {"max_tokens": 1}}, "No training pair is left of 120"),
-        ({"training": {"batch_tokens": 4}}, "`batch_tokens` is 4, but the longest training sentence has"),
+        (
+            {"training": {"batch_tokens": 4}},
+            "`batch_tokens` is 4, but the longest training sentence has",
+        ),
         ({"init_from": "nowhere"}, "nowhere must be the folder of a run"),
-        ({"task": "cooking"}, "`task` must be one of translation, glue, masked_lm, squad, race, but is 'cooking'"),
+        (
+            {"task": "cooking"},
+            "`task` must be one of translation, glue, masked_lm, squad, race, but is 'cooking'",
+        ),
         ({"data": {"train": {"source": "a.txt"}}}, "give either `source` and `target`"),
     ],
 )
 def test_a_wrong_setting_is_named_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
 ) -> None:
     config = write_config(tmp_path, **changes)
     assert message in run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
@@ -105,13 +125,19 @@ def test_a_wrong_setting_is_named_before_anything_starts(
     ],
 )
 def test_a_bad_config_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    message: str,
 ) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert message in run(monkeypatch, capsys, "train", tmp_path / "config.yaml")
 
 
-def test_tsv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tsv_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tsv = tmp_path / "pairs.tsv.gz"
     split = {"tsv": str(tsv), "source_column": "en"}
     config = write_config(tmp_path, data={"source": "digits", "target": "de", "train": split})
@@ -123,7 +149,9 @@ def test_tsv_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         tsv.write_bytes(gzip.compress(text.encode()))
         assert message in run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
     tsv.write_bytes(b"not gzip")
-    assert "must be gzip by its name" in run(monkeypatch, capsys, "train", config, "--out", tmp_path / "run")
+    assert "must be gzip by its name" in run(
+        monkeypatch, capsys, "train", config, "--out", tmp_path / "run"
+    )
 
 
 def test_a_run_folder_is_not_overwritten(
@@ -133,16 +161,28 @@ def test_a_run_folder_is_not_overwritten(
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.yaml").write_text((tmp_path / "config.yaml").read_text())
-    assert "holds a run already; go on with --resume" in run(monkeypatch, capsys, "train", config, "--out", out)
+    assert "holds a run already; go on with --resume" in run(
+        monkeypatch, capsys, "train", config, "--out", out
+    )
     assert "was started with training.lr = 0.003, but the config now says 0.1" in run(
         monkeypatch, capsys, "train", config, "--out", out, "--resume", "--set", "training.lr=0.1"
     )
     assert "holds no model yet" in run(monkeypatch, capsys, "translate", out)
-    assert "must be the folder of a run" in run(monkeypatch, capsys, "evaluate", tmp_path / "nowhere")
-    assert "--output` must be a file" in run(monkeypatch, capsys, "translate", out, "--output", tmp_path)
-    assert "nowhere must be the folder of a run" in run(monkeypatch, capsys, "evaluate", out, "--against", tmp_path / "nowhere")
-    assert "holds 0 checkpoints, but 5 are to be averaged" in run(monkeypatch, capsys, "average", out)
-    assert "must read key=value" in run(monkeypatch, capsys, "train", config, "--out", out, "--set", "x")
+    assert "must be the folder of a run" in run(
+        monkeypatch, capsys, "evaluate", tmp_path / "nowhere"
+    )
+    assert "--output` must be a file" in run(
+        monkeypatch, capsys, "translate", out, "--output", tmp_path
+    )
+    assert "nowhere must be the folder of a run" in run(
+        monkeypatch, capsys, "evaluate", out, "--against", tmp_path / "nowhere"
+    )
+    assert "holds 0 checkpoints, but 5 are to be averaged" in run(
+        monkeypatch, capsys, "average", out
+    )
+    assert "must read key=value" in run(
+        monkeypatch, capsys, "train", config, "--out", out, "--set", "x"
+    )
 
 
 def test_hub_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +190,9 @@ def test_hub_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fake(name: str, config: str, split: str) -> datasets.Dataset:
         asked.append((name, config, split))
-        return datasets.Dataset.from_list([{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(3)])
+        return datasets.Dataset.from_list(
+            [{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(3)]
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
     data = DataConfig(source="en", target="de", hub=Hub())
@@ -165,7 +207,9 @@ def test_hub_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("Couldn't reach the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(DataError, match=r"wmt/wmt14 \(de-en, train\) cannot be loaded: Couldn't reach the hub"):
+    with pytest.raises(
+        DataError, match=r"wmt/wmt14 \(de-en, train\) cannot be loaded: Couldn't reach the hub"
+    ):
         corpus.load(data, "train")
 
 
@@ -176,7 +220,9 @@ def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
 
 def test_settings_on_the_command_line_add_up(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("positions: {sites: input}")
-    found = recipes.read(tmp_path / "c.yaml", ["positions.sites=qkv", "positions.sites.blocks=[1, 2]", "seed=3"])
+    found = recipes.read(
+        tmp_path / "c.yaml", ["positions.sites=qkv", "positions.sites.blocks=[1, 2]", "seed=3"]
+    )
     assert found == {"positions": {"sites": {"kind": "qkv", "blocks": [1, 2]}}, "seed": 3}
 
 

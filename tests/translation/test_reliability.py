@@ -55,7 +55,7 @@ def half(whole: Path, place: Path) -> Path:
     return place
 
 
-# Training that diverges -----------------------------------------------------------------------------------------------
+# Training that diverges ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,10 @@ def half(whole: Path, place: Path) -> Path:
     ids=["own", "learned", "none"],
 )
 def test_a_run_that_diverges_stops_in_one_line(
-    tmp_path: Path, positions: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    positions: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     training = {"lr": 1e12, "updates": 40, "warmup": 1, "save_every": 1, "keep": 50}
     config = write_config(tmp_path, positions=positions, training=training)
@@ -77,12 +80,17 @@ def test_a_run_that_diverges_stops_in_one_line(
     assert not folder.scores()
     assert all(row.get("loss") != 0 for row in folder.metrics())
     for kept in checkpoints(folder.checkpoints):
-        assert all(bool(tensor.isfinite().all()) for tensor in load_file(kept / "model.safetensors").values())
+        assert all(
+            bool(tensor.isfinite().all())
+            for tensor in load_file(kept / "model.safetensors").values()
+        )
         assert kept.name in found or kept != checkpoints(folder.checkpoints)[-1]
 
 
 @pytest.mark.parametrize("what", ["gradient", "weights", "validation"])
-def test_each_thing_that_must_be_finite_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_each_thing_that_must_be_finite_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """Update 3 goes wrong; checkpoint-2 is the last good one."""
     if what == "gradient":
         step = SafeTrainer.training_step
@@ -126,14 +134,23 @@ def test_weights_that_are_not_finite_are_not_averaged(tmp_path: Path) -> None:
         average([tmp_path / "0", tmp_path / "1"])
 
 
-# Checkpoints and models that are damaged ------------------------------------------------------------------------------
+# Checkpoints and models that are damaged ----------------------------------------------------------
 
-NEEDED = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "model.safetensors", "config.json")
+NEEDED = (
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "trainer_state.json",
+    "model.safetensors",
+    "config.json",
+)
 
 
 @pytest.mark.parametrize("hashed", [True, False], ids=["hashed", "of an older version"])
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_checkpoint_that_lacks_a_file_is_refused(whole: Path, tmp_path: Path, name: str, hashed: bool) -> None:
+def test_a_checkpoint_that_lacks_a_file_is_refused(
+    whole: Path, tmp_path: Path, name: str, hashed: bool
+) -> None:
     place = half(whole, tmp_path / "run")
     latest = checkpoints(place / "checkpoints")[-1]
     verify(latest)
@@ -141,7 +158,9 @@ def test_a_checkpoint_that_lacks_a_file_is_refused(whole: Path, tmp_path: Path, 
         (latest / "hashes.json").unlink()
         verify(latest)
     (latest / name).unlink()
-    with pytest.raises(RunError, match=f"must hold {name}, but does not; remove the folder of that checkpoint"):
+    with pytest.raises(
+        RunError, match=f"must hold {name}, but does not; remove the folder of that checkpoint"
+    ):
         verify(latest)
 
 
@@ -155,7 +174,9 @@ def test_flipped_bytes_are_noticed(
     assert "checkpoint-4/model.safetensors is damaged or was changed" in wrong
     place = copied(whole, tmp_path / "run")
     DAMAGES["flipped"](place / "checkpoints" / "checkpoint-4" / "model.safetensors")
-    assert "checkpoint-4/model.safetensors is damaged" in mistake(monkeypatch, capsys, "average", place, "--last", 2)
+    assert "checkpoint-4/model.safetensors is damaged" in mistake(
+        monkeypatch, capsys, "average", place, "--last", 2
+    )
     place = copied(whole, tmp_path / "run")
     (place / "positions.safetensors").unlink()
     DAMAGES["flipped"](place / "model" / "model.safetensors")
@@ -190,25 +211,37 @@ def test_code_in_a_checkpoint_is_refused_in_one_line(
 
 SPOILT = (
     *("config.yaml", "run.json", "metrics.jsonl", "scores.json", "positions.safetensors"),
-    *("model/config.json", "model/model.safetensors", "model/hashes.json", "vocabulary/tokenizer.json"),
+    *(
+        "model/config.json",
+        "model/model.safetensors",
+        "model/hashes.json",
+        "vocabulary/tokenizer.json",
+    ),
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_no_damage_leads_to_a_traceback_or_another_result(whole: Path, tmp_path: Path, damage: str) -> None:
+def test_no_damage_leads_to_a_traceback_or_another_result(
+    whole: Path, tmp_path: Path, damage: str
+) -> None:
     config = whole.parent / "config.yaml"
-    expected = {name: command(copied(whole, tmp_path / "run"), name, config).made for name in ("evaluate", "translate", "resume")}
+    expected = {
+        name: command(copied(whole, tmp_path / "run"), name, config).made
+        for name in ("evaluate", "translate", "resume")
+    }
     turn = list(DAMAGES).index(damage)
     for number, (name, wanted) in enumerate(expected.items()):
-        for file in SPOILT[(turn + number) % 3 :: 3]:  # a third of all: `make torture` draws from the whole
+        for file in SPOILT[
+            (turn + number) % 3 :: 3
+        ]:  # a third of all: `make torture` draws from the whole
             place = copied(whole, tmp_path / "run")
             DAMAGES[damage](place / file)
             outcome = command(place, name, config)
             assert outcome.fair(wanted), (name, file, outcome.code, outcome.error[-400:])
 
 
-# Two processes --------------------------------------------------------------------------------------------------------
+# Two processes ------------------------------------------------------------------------------------
 
 HOLD = """
 import sys, time
@@ -221,7 +254,9 @@ with in_use(Path(sys.argv[1]), "train", alone=sys.argv[2] == "alone"):
 
 
 def _holder(folder: Path, way: str = "alone") -> subprocess.Popen[str]:
-    held = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), way], stdout=subprocess.PIPE, text=True)
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), way], stdout=subprocess.PIPE, text=True
+    )
     assert held.stdout is not None
     assert held.stdout.readline() == "held\n"
     return held
@@ -233,12 +268,18 @@ def test_a_folder_in_use_is_refused_and_a_dead_process_leaves_no_obstacle(
     config, place = whole.parent / "config.yaml", copied(whole, tmp_path / "run")
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     with _holder(place) as held:
-        for words in (["train", config, "--out", place, "--resume"], ["average", place, "--last", 1], ["evaluate", place]):
+        for words in (
+            ["train", config, "--out", place, "--resume"],
+            ["average", place, "--last", 1],
+            ["evaluate", place],
+        ):
             wrong = mistake(monkeypatch, capsys, *words)
             assert f"is in use by process {held.pid} on {socket.gethostname()} since 20" in wrong
         held.kill()
         held.wait()
-    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name != LOCK} == before
+    assert {
+        path: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name != LOCK
+    } == before
     assert (place / LOCK).exists()
     said(monkeypatch, capsys, "evaluate", place)
     assert not (place / LOCK).exists()
@@ -248,7 +289,10 @@ def test_evaluations_share_a_folder_and_training_waits_for_them(tmp_path: Path) 
     with _holder(tmp_path, "shared") as held:
         with in_use(tmp_path, "evaluate", alone=False), in_use(tmp_path, "evaluate", alone=False):
             pass
-        with pytest.raises(RunError, match=f"in use by process {held.pid}"), in_use(tmp_path, "train"):
+        with (
+            pytest.raises(RunError, match=f"in use by process {held.pid}"),
+            in_use(tmp_path, "train"),
+        ):
             pass
         held.kill()
     with in_use(tmp_path, "train"):
@@ -260,7 +304,12 @@ def test_without_locks_of_the_system_a_dead_process_is_told_by_number_and_beginn
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locking, "fcntl", None)
-    me = {"process": os.getpid(), "began": locking._beginning(os.getpid()), "host": socket.gethostname(), "since": "now"}
+    me = {
+        "process": os.getpid(),
+        "began": locking._beginning(os.getpid()),
+        "host": socket.gethostname(),
+        "since": "now",
+    }
     old = time.time() - 60
     for about, free in (
         (me, False),
@@ -275,11 +324,16 @@ def test_without_locks_of_the_system_a_dead_process_is_told_by_number_and_beginn
                 assert json.loads((tmp_path / LOCK).read_text())["process"] == os.getpid()
             assert not (tmp_path / LOCK).exists()
         else:
-            with pytest.raises(RunError, match=f"in use by process {about['process']} on"), in_use(tmp_path, "train"):
+            with (
+                pytest.raises(RunError, match=f"in use by process {about['process']} on"),
+                in_use(tmp_path, "train"),
+            ):
                 pass
 
 
-def test_only_the_first_of_several_processes_of_a_run_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_of_several_processes_of_a_run_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with in_use(tmp_path, "train"):
         monkeypatch.setenv("RANK", "1")
         with in_use(tmp_path, "train"):
@@ -304,24 +358,33 @@ def test_scores_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
 
 
-# Nothing is lost ------------------------------------------------------------------------------------------------------
+# Nothing is lost ----------------------------------------------------------------------------------
 
 
-def test_an_average_replaces_only_what_an_earlier_one_of_the_run_wrote(whole: Path, tmp_path: Path) -> None:
-    folder, chosen = RunFolder.existing(copied(whole, tmp_path / "run")), checkpoints(whole / "checkpoints")
+def test_an_average_replaces_only_what_an_earlier_one_of_the_run_wrote(
+    whole: Path, tmp_path: Path
+) -> None:
+    folder, chosen = (
+        RunFolder.existing(copied(whole, tmp_path / "run")),
+        checkpoints(whole / "checkpoints"),
+    )
     other = copied(whole, tmp_path / "other")
     facts = json.loads((other / "run.json").read_text())
     del facts["facts_sha256"]
     (other / "run.json").write_text(json.dumps({**facts, "id": "another"}))
     mine = copied(whole / "model", tmp_path / "mine")
     (mine / "tokenizer.json").write_text("{}")
-    with pytest.raises(RunError, match="exists and is not an averaged model of this run; choose a new folder"):
+    with pytest.raises(
+        RunError, match="exists and is not an averaged model of this run; choose a new folder"
+    ):
         commands.average(folder.path, 1, mine)
     assert (mine / "tokenizer.json").exists()
     out = tmp_path / "out"
     for count in (1, 2):
         commands.average(folder.path, count, out)
-    assert json.loads((out / evaluation.AVERAGED).read_text())["checkpoints"] == [path.name for path in chosen]
+    assert json.loads((out / evaluation.AVERAGED).read_text())["checkpoints"] == [
+        path.name for path in chosen
+    ]
     with pytest.raises(RunError, match="is an averaged model of another run"):
         commands.average(other, 1, out)
     (out / "tokenizer.json").write_text("{}")
@@ -330,7 +393,9 @@ def test_an_average_replaces_only_what_an_earlier_one_of_the_run_wrote(whole: Pa
     assert (out / "tokenizer.json").exists()
 
 
-def test_patience_that_ends_before_the_first_save_leaves_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_that_ends_before_the_first_save_leaves_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from floater.tasks.translation import trainer  # noqa: PLC0415
 
     monkeypatch.setattr(trainer, "validate", lambda *args: {"loss": 1.0, "bleu": 0.0})
@@ -343,7 +408,9 @@ def test_patience_that_ends_before_the_first_save_leaves_a_finished_run(tmp_path
 
 
 FULL = {
-    "safetensors": Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
+    "safetensors": Exception(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    ),
     "torch": RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"),
     "system": OSError(28, "No space left on device"),
 }
@@ -351,10 +418,18 @@ FULL = {
 
 @pytest.mark.parametrize("kind", FULL)
 def test_an_average_on_a_full_disk_loses_nothing(
-    whole: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Path,
+    tmp_path: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     place = copied(whole, tmp_path / "run")
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name != "run.json"}
+    before = {
+        path: path.read_bytes()
+        for path in place.rglob("*")
+        if path.is_file() and path.name != "run.json"
+    }
 
     def full(*args: Any, **kwargs: Any) -> None:
         raise FULL[kind]
@@ -364,7 +439,11 @@ def test_an_average_on_a_full_disk_loses_nothing(
         wrong = mistake(patch, capsys, "average", place, "--last", 1)
     assert "model cannot be written: " in wrong
     assert "make room on the disk" in wrong
-    after = {path: path.read_bytes() for path in place.rglob("*") if path.is_file() and path.name != "run.json"}
+    after = {
+        path: path.read_bytes()
+        for path in place.rglob("*")
+        if path.is_file() and path.name != "run.json"
+    }
     assert after == before
     with monkeypatch.context() as patch:
         patch.setattr(files, "_sync_one", full)
@@ -378,7 +457,16 @@ def test_an_average_on_a_full_disk_loses_nothing(
 def test_a_limit_on_file_sizes_ends_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     """`ulimit -f` fails as a full disk does: in whatever library happens to be writing."""
     config = write_config(tmp_path, positions=FLOW)
-    line = [sys.executable, "-m", "floater", "train", str(config), "--out", str(tmp_path / "run"), "--resume"]
+    line = [
+        sys.executable,
+        "-m",
+        "floater",
+        "train",
+        str(config),
+        "--out",
+        str(tmp_path / "run"),
+        "--resume",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for blocks in (6, 40, 100):  # too small for the vocabulary, the weights, the optimiser's state
         command = ["bash", "-c", f'ulimit -f {blocks}; exec "$@"', "bash", *line]
@@ -391,7 +479,9 @@ def test_a_limit_on_file_sizes_ends_in_one_line_and_loses_nothing(tmp_path: Path
     assert subprocess.run(line, capture_output=True, check=False, env=environment).returncode == 0
 
 
-def test_metrics_of_a_start_that_saved_nothing_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_a_start_that_saved_nothing_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = TranslationConfig(**settings(tmp_path))
 
     def stop(*args: Any, **kwargs: Any) -> None:
@@ -407,7 +497,7 @@ def test_metrics_of_a_start_that_saved_nothing_are_made_again(tmp_path: Path, mo
     assert [row["step"] for row in folder.metrics() if "loss" in row] == list(range(1, 7))
 
 
-# Settings -------------------------------------------------------------------------------------------------------------
+# Settings -----------------------------------------------------------------------------------------
 
 
 def test_settings_must_be_finite_and_zero_means_zero(whole: Path, tmp_path: Path) -> None:
@@ -417,10 +507,14 @@ def test_settings_must_be_finite_and_zero_means_zero(whole: Path, tmp_path: Path
         with pytest.raises(ConfigError, match="max_ratio"):
             TranslationConfig(**settings(tmp_path, data={"max_ratio": wrong}))
         with pytest.raises(ConfigError, match="`init_scale`"):
-            TranslationConfig(**settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=wrong))
+            TranslationConfig(
+                **settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=wrong)
+            )
     words = evaluation.load(whole)[1].vocabulary
     for scale, still in ((0, True), (None, False)):
-        config = TranslationConfig(**settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=scale))
+        config = TranslationConfig(
+            **settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=scale)
+        )
         made = floater.attachment(run.make_model(config, words))
         assert made is not None
         assert all(not bool(parameter.any()) for parameter in made.parameters()) == still
@@ -428,7 +522,12 @@ def test_settings_must_be_finite_and_zero_means_zero(whole: Path, tmp_path: Path
 
 def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    half = [".model-h6kvxssk", "..model-h6kvxssk-3sit3dpt", "checkpoints/.checkpoint-4", "predictions/.test.table-ab_12xyz"]
+    half = [
+        ".model-h6kvxssk",
+        "..model-h6kvxssk-3sit3dpt",
+        "checkpoints/.checkpoint-4",
+        "predictions/.test.table-ab_12xyz",
+    ]
     files = [".scores.json-abcdefgh", "predictions/.test.json-abcdefgh"]
     mine = [".lock", ".notes-are-mine", "model", "checkpoints/checkpoint-2", ".git"]
     for name in (*half, *mine):
@@ -449,7 +548,13 @@ def test_a_changed_digit_in_a_record_is_noticed(tmp_path: Path, name: str) -> No
     assert "31" in str(read())
     path = tmp_path / name
     path.write_text(path.read_text().replace("31", "37", 1))
-    with pytest.raises(RunError, match=rf"{name} is damaged or was changed: its hash is not the recorded one; .* if the change is"):
+    with pytest.raises(
+        RunError,
+        match=(
+            rf"{name} is damaged or was changed: its hash is not the recorded one; .* if the"
+            r" change is"
+        ),
+    ):
         read()
     known = json.loads(path.read_text())
     del known["facts_sha256"]
@@ -467,7 +572,10 @@ def test_a_changed_digit_in_the_metrics_is_noticed(tmp_path: Path) -> None:
     assert len(list(folder.metrics())) == 2
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text().replace("6.25", "1.25", 1))
-    with pytest.raises(RunError, match=r"metrics.jsonl, line 1: damaged or changed: its sum is not the recorded one"):
+    with pytest.raises(
+        RunError,
+        match=r"metrics.jsonl, line 1: damaged or changed: its sum is not the recorded one",
+    ):
         list(folder.metrics())
 
 
@@ -480,10 +588,36 @@ def test_outputs_do_not_replace_parts_of_a_run(
     (run_folder / "scores.json").write_text("{}")
     (tmp_path / "in.txt").write_text("one\n")
     for line, told in (
-        (("report", run_folder, "--out", run_folder / "scores.json"), "must not replace a part of the run run"),
-        (("translate", run_folder, "--input", tmp_path / "in.txt", "--output", run_folder / "config.yaml"), "must not replace"),
-        (("translate", run_folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "in.txt"), "another file than the one"),
-        (("plot", run_folder, "--out", run_folder / "model" / "x.png"), "must not replace a part of the run"),
+        (
+            ("report", run_folder, "--out", run_folder / "scores.json"),
+            "must not replace a part of the run run",
+        ),
+        (
+            (
+                "translate",
+                run_folder,
+                "--input",
+                tmp_path / "in.txt",
+                "--output",
+                run_folder / "config.yaml",
+            ),
+            "must not replace",
+        ),
+        (
+            (
+                "translate",
+                run_folder,
+                "--input",
+                tmp_path / "in.txt",
+                "--output",
+                tmp_path / "in.txt",
+            ),
+            "another file than the one",
+        ),
+        (
+            ("plot", run_folder, "--out", run_folder / "model" / "x.png"),
+            "must not replace a part of the run",
+        ),
     ):
         assert told in mistake(monkeypatch, capsys, *line)
     assert (run_folder / "scores.json").read_text() == "{}"

@@ -34,7 +34,11 @@ def test_every_config_is_valid(path: Path) -> None:
     config = TranslationConfig(**found)
     assert TranslationConfig(**config.dump()) == config
     if "Not a recipe of its own" not in path.read_text():
-        assert f"floater train configs/{path.relative_to(path.parents[path.parts[::-1].index('configs') - 1])}" in path.read_text()
+        assert (
+            "floater train "
+            f"configs/{path.relative_to(path.parents[path.parts[::-1].index('configs') - 1])}"
+            in path.read_text()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +54,15 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"encoder": {"kind": "sinusoidal"}, "sites": "blocks"},
     "learned": {"encoder": {"kind": "learned", "max_length": 64}, "sites": "input"},
     "recurrent scalar": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
-    "recurrent vector": {"encoder": {"kind": "recurrent", "layers": 2, "input": "vector"}, "sites": "qkv"},
+    "recurrent vector": {
+        "encoder": {"kind": "recurrent", "layers": 2, "input": "vector"},
+        "sites": "qkv",
+    },
     "flow input": {"encoder": {"kind": "flow", "zero_init": False}, "sites": "input"},
-    "flow blocks": {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1}, "sites": "blocks"},
+    "flow blocks": {
+        "encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1},
+        "sites": "blocks",
+    },
     "flow qkv": {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
     "rotary": {"encoder": {"kind": "rotary"}, "sites": "qkv"},
     "none": {"encoder": {"kind": "none"}},
@@ -61,7 +71,9 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
-    config = TranslationConfig(**settings(tmp_path, positions=ENCODERS[name], training={"updates": 2, "save_every": 1}))
+    config = TranslationConfig(
+        **settings(tmp_path, positions=ENCODERS[name], training={"updates": 2, "save_every": 1})
+    )
     folder = run.train(config, tmp_path / "run")
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert len(losses) == 2
@@ -87,7 +99,14 @@ def test_training_learns(tmp_path: Path) -> None:
         **settings(
             tmp_path,
             model={"layers": 1, "dim": 32, "feed_forward": 64, "dropout": 0.0},
-            training={"updates": 150, "warmup": 40, "lr": 0.01, "save_every": 50, "evaluate_every": 150, "log_every": 25},
+            training={
+                "updates": 150,
+                "warmup": 40,
+                "lr": 0.01,
+                "save_every": 50,
+                "evaluate_every": 150,
+                "log_every": 25,
+            },
         )
     )
     folder = run.train(config, tmp_path / "run")
@@ -99,7 +118,9 @@ def test_training_learns(tmp_path: Path) -> None:
 
 
 def test_curves_are_written_for_tensorboard(tmp_path: Path) -> None:
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
     training = {"updates": 2, "save_every": 1, "tensorboard": True}
     folder = run.train(TranslationConfig(**settings(tmp_path, training=training)), tmp_path / "run")
     events = event_accumulator.EventAccumulator(str(folder.path / "tensorboard")).Reload()
@@ -133,7 +154,9 @@ def test_translation_keeps_order_count_and_empty_lines(vanilla: Path, tmp_path: 
     text = "".join(f"{line}\n" for line in lines)
     (tmp_path / "in.txt").write_text(text)
     command = [sys.executable, "-m", "floater", "translate", str(vanilla), "--beam", "1"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, env=_environment())
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=True, env=_environment()
+    )
     made = done.stdout.split("\n")
     assert made.pop() == ""
     assert len(made) == 1000
@@ -143,12 +166,16 @@ def test_translation_keeps_order_count_and_empty_lines(vanilla: Path, tmp_path: 
     alone = [translator.translate([lines[i]], beam=1)[0] for i in range(0, 1000, 97)]
     assert alone == [made[i] for i in range(0, 1000, 97)]
     subprocess.run(
-        [*command, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")], check=True, env=_environment()
+        [*command, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")],
+        check=True,
+        env=_environment(),
     )
     assert (tmp_path / "out.txt").read_text() == done.stdout
 
 
-def test_evaluation_with_bins_and_against_another_run(vanilla: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_with_bins_and_against_another_run(
+    vanilla: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, target = (tmp_path / "x.en", tmp_path / "x.de")
     for path, lines in zip((source, target), pairs(30, 9), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
@@ -223,7 +250,10 @@ def _environment() -> dict[str, str]:
 @pytest.mark.parametrize(
     "positions",
     [
-        {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.3, "keep_for": 3}, "sites": "blocks"},
+        {
+            "encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.3, "keep_for": 3},
+            "sites": "blocks",
+        },
         {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
     ],
     ids=["blocks, kept for 3 steps", "qkv"],
@@ -242,20 +272,44 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, positions: dict[s
 
     assert start(tmp_path / "whole") == 0
     killed = tmp_path / "killed"
-    for kind, count, left in (("step", 11, 4), ("save", 1, 4), ("rename", 1, 4), ("step", 11, 8), ("rename", 1, 8)):
-        assert start(killed, *(("--resume",) if killed.exists() else ()), script=("-c", KILLER, kind, str(count))) == -9
-        assert [path.name for path in checkpoints(killed / "checkpoints")][-1] == f"checkpoint-{left}"
+    for kind, count, left in (
+        ("step", 11, 4),
+        ("save", 1, 4),
+        ("rename", 1, 4),
+        ("step", 11, 8),
+        ("rename", 1, 8),
+    ):
+        assert (
+            start(
+                killed,
+                *(("--resume",) if killed.exists() else ()),
+                script=("-c", KILLER, kind, str(count)),
+            )
+            == -9
+        )
+        assert [path.name for path in checkpoints(killed / "checkpoints")][
+            -1
+        ] == f"checkpoint-{left}"
         assert not any((path / "half").exists() for path in checkpoints(killed / "checkpoints"))
     noted = RunFolder(killed).facts()["training_seconds"]
     assert start(killed, "--resume") == 0
     assert RunFolder(killed).facts()["training_seconds"] > noted > 0
-    for name in ("model/model.safetensors", "model/floater.safetensors", "checkpoints/checkpoint-12/model.safetensors"):
+    for name in (
+        "model/model.safetensors",
+        "model/floater.safetensors",
+        "checkpoints/checkpoint-12/model.safetensors",
+    ):
         one, other = (load_file(tmp_path / folder / name) for folder in ("whole", "killed"))
         assert one.keys() == other.keys()
         for key, tensor in one.items():
             assert torch.equal(tensor, other[key]), (name, key)
-    rows = [[row for row in RunFolder(tmp_path / folder).metrics() if "loss" in row] for folder in ("whole", "killed")]
-    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == list(range(1, 15))
+    rows = [
+        [row for row in RunFolder(tmp_path / folder).metrics() if "loss" in row]
+        for folder in ("whole", "killed")
+    ]
+    assert (
+        [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == list(range(1, 15))
+    )
     assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
     assert not list((killed / "checkpoints").glob(".*"))
 
@@ -264,7 +318,9 @@ def _stop(*arguments: Any, **settings: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def test_a_run_can_be_made_longer_but_not_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_be_made_longer_but_not_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = settings(tmp_path)
     folder = run.train(TranslationConfig(**made), tmp_path / "run")
     longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
@@ -277,7 +333,10 @@ def test_a_run_can_be_made_longer_but_not_shorter(tmp_path: Path, monkeypatch: p
     assert folder.facts()["updates"] == 8
     assert folder.scores()["test"]["pairs"] > 0
     whole = run.train(longer, tmp_path / "whole")
-    one, other = (load_file(place / "checkpoints/checkpoint-8/model.safetensors") for place in (folder.path, whole.path))
+    one, other = (
+        load_file(place / "checkpoints/checkpoint-8/model.safetensors")
+        for place in (folder.path, whole.path)
+    )
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     with pytest.raises(RunError, match="was trained for 8 updates, but the config says 6"):
         run.train(TranslationConfig(**made), tmp_path / "run", resume=True)
@@ -285,7 +344,9 @@ def test_a_run_can_be_made_longer_but_not_shorter(tmp_path: Path, monkeypatch: p
         path = checkpoints(whole.checkpoints)[-1] / name
         whole_bytes = path.read_bytes()
         path.write_bytes(whole_bytes[: len(whole_bytes) // 2])
-        with pytest.raises(RunError, match=r"checkpoint-8\S* is damaged .*; remove the folder of that checkpoint"):
+        with pytest.raises(
+            RunError, match=r"checkpoint-8\S* is damaged .*; remove the folder of that checkpoint"
+        ):
             run.train(longer, tmp_path / "whole", resume=True)
         path.write_bytes(whole_bytes)
 
@@ -333,7 +394,9 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     target = Path(made["data"]["train"]["target"])
     lines = target.read_text().splitlines()
     target.write_text("".join(f"{line}\n" for line in [lines[1], lines[0], *lines[2:]]))
-    with pytest.raises(RunError, match=r"was started with other train data .* its target side has changed"):
+    with pytest.raises(
+        RunError, match=r"was started with other train data .* its target side has changed"
+    ):
         run.train(config, tmp_path / "run", resume=True)
 
 
@@ -343,17 +406,46 @@ def test_two_processes_follow_one_that_accumulates(tmp_path: Path) -> None:
     losses, orders = {}, {}
     for name, accumulate, launcher in (
         ("one", 2, (sys.executable,)),
-        ("two", 1, (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")),
+        (
+            "two",
+            1,
+            (
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                "2",
+            ),
+        ),
     ):
-        training = {"updates": 20, "accumulate": accumulate, "save_every": 10, "evaluate_every": 10, "threads": 1}
-        config = write_config(tmp_path / name, positions=positions, training=training, model={"dropout": 0.0})
-        line = [*launcher, "-m", "floater", "train", str(config), "--out", str(tmp_path / name / "run")]
+        training = {
+            "updates": 20,
+            "accumulate": accumulate,
+            "save_every": 10,
+            "evaluate_every": 10,
+            "threads": 1,
+        }
+        config = write_config(
+            tmp_path / name, positions=positions, training=training, model={"dropout": 0.0}
+        )
+        line = [
+            *launcher,
+            "-m",
+            "floater",
+            "train",
+            str(config),
+            "--out",
+            str(tmp_path / name / "run"),
+        ]
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=_environment())
         assert done.returncode == 0, done.stderr[-2000:]
         folder = RunFolder(tmp_path / name / "run")
         losses[name] = [row["loss"] for row in folder.metrics() if "loss" in row]
         orders[name] = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
-        assert json.loads((folder.path / "run.json").read_text())["processes"] == (2 if name == "two" else 1)
+        assert json.loads((folder.path / "run.json").read_text())["processes"] == (
+            2 if name == "two" else 1
+        )
     assert len(losses["one"]) == len(losses["two"]) == 20
     assert losses["two"] == pytest.approx(losses["one"], abs=1e-4)
     assert orders["two"] == pytest.approx(orders["one"], abs=1e-4)

@@ -4,11 +4,22 @@ import pytest
 import sacrebleu
 
 from floater.errors import ArgumentError
-from floater.tasks.translation.scoring import bins, paired_bootstrap, paper_bleu, score, split_compounds
+from floater.tasks.translation.scoring import (
+    bins,
+    paired_bootstrap,
+    paper_bleu,
+    score,
+    split_compounds,
+)
 
 REFERENCES = [f"der Hund Nummer {i} läuft schnell durch den Park ." for i in range(40)]
-GOOD = [line.replace("schnell", "rasch") if i % 4 == 0 else line for i, line in enumerate(REFERENCES)]
-BAD = [line.replace("läuft schnell", "rennt") if i % 2 == 0 else line for i, line in enumerate(REFERENCES)]
+GOOD = [
+    line.replace("schnell", "rasch") if i % 4 == 0 else line for i, line in enumerate(REFERENCES)
+]
+BAD = [
+    line.replace("läuft schnell", "rennt") if i % 2 == 0 else line
+    for i, line in enumerate(REFERENCES)
+]
 
 
 def test_scores_are_sacrebleus_own() -> None:
@@ -22,8 +33,14 @@ def test_scores_are_sacrebleus_own() -> None:
 
 
 def test_compounds_are_split_for_the_papers_bleu() -> None:
-    assert split_compounds("ein schwarz-weiß-grauer Hund.") == "ein schwarz ##AT##-##AT## weiß ##AT##-##AT## grauer Hund ."
-    hypothesis, reference = ["ein rot-grauer Hund läuft hier ."], ["ein rot-grauer Hund rennt hier ."]
+    assert (
+        split_compounds("ein schwarz-weiß-grauer Hund.")
+        == "ein schwarz ##AT##-##AT## weiß ##AT##-##AT## grauer Hund ."
+    )
+    hypothesis, reference = (
+        ["ein rot-grauer Hund läuft hier ."],
+        ["ein rot-grauer Hund rennt hier ."],
+    )
     expected = sacrebleu.corpus_bleu(
         ["ein rot ##AT##-##AT## grauer Hund läuft hier ."],
         [["ein rot ##AT##-##AT## grauer Hund rennt hier ."]],
@@ -31,7 +48,10 @@ def test_compounds_are_split_for_the_papers_bleu() -> None:
         force=True,
     )
     assert paper_bleu(hypothesis, reference).score == pytest.approx(expected.score)
-    assert paper_bleu(hypothesis, reference).score > score(hypothesis, reference, draws=0)["bleu"].score
+    assert (
+        paper_bleu(hypothesis, reference).score
+        > score(hypothesis, reference, draws=0)["bleu"].score
+    )
 
 
 def test_intervals_survive_scores_of_zero() -> None:
@@ -42,7 +62,9 @@ def test_intervals_survive_scores_of_zero() -> None:
 
 def test_the_paired_test_tells_better_from_equal() -> None:
     found = paired_bootstrap(BAD, GOOD, REFERENCES)
-    assert found.difference == pytest.approx(score(GOOD, REFERENCES)["bleu"].score - score(BAD, REFERENCES)["bleu"].score)
+    assert found.difference == pytest.approx(
+        score(GOOD, REFERENCES)["bleu"].score - score(BAD, REFERENCES)["bleu"].score
+    )
     assert 0 < found.low < found.difference < found.high
     assert found.p_value < 0.05
     same = paired_bootstrap(GOOD, GOOD, REFERENCES)

@@ -29,7 +29,9 @@ def test_every_config_is_valid_and_says_how_it_is_run(path: Path) -> None:
     assert isinstance(task, Understanding)
     assert type(task.config)(**task.config.dump()) == task.config
     said = path.read_text()
-    assert any(f"floater {command} {path.relative_to(ROOT)}" in said for command in ("train", "compare"))
+    assert any(
+        f"floater {command} {path.relative_to(ROOT)}" in said for command in ("train", "compare")
+    )
     assert recipes.read(path)["task"] == task.config.task
 
 
@@ -56,9 +58,17 @@ def test_the_law_of_motion_is_frozen_on_race_unless_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"flow_lr_multiple": 0.05}, {"flow_weight_decay": 0.3}, {"freeze_flow": False}, {"update_every": 7}]
+    "changes",
+    [
+        {"flow_lr_multiple": 0.05},
+        {"flow_weight_decay": 0.3},
+        {"freeze_flow": False},
+        {"update_every": 7},
+    ],
 )
-def test_the_untouched_arm_does_not_depend_on_how_the_encoder_is_trained(changes: dict[str, Any]) -> None:
+def test_the_untouched_arm_does_not_depend_on_how_the_encoder_is_trained(
+    changes: dict[str, Any],
+) -> None:
     settings: dict[str, Any] = {"data": {"train": ["a"], "valid": ["b"]}, "model": {"name": "m"}}
     plain, changed = RaceConfig(**settings), RaceConfig(**{**settings, "training": changes})
     assert plain.training.freeze_flow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from floater.errors import ConfigError, DataError
-from floater.tasks import tables
+from floater.tasks import tsv
 from floater.tasks.glue import data
 from floater.tasks.glue.kinds import KINDS, Name
 from floater.tasks.glue.problem import DataConfig
@@ -19,8 +19,18 @@ from .worlds import write_lines
 LAYOUTS: dict[Name, tuple[str | None, str, tuple[str, ...], float]] = {
     "cola": (None, 'gj04\t0\t*\tHe "ran.', ('He "ran.',), 0),
     "sst2": ("sentence\tlabel", "a fine film \t1", ("a fine film",), 1),
-    "mrpc": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t7\t8\tOne .\tTwo .", ("One .", "Two ."), 1),
-    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "5\t1\t2\tWhy?\tHow?\t0", ("Why?", "How?"), 0),
+    "mrpc": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        "1\t7\t8\tOne .\tTwo .",
+        ("One .", "Two ."),
+        1,
+    ),
+    "qqp": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        "5\t1\t2\tWhy?\tHow?\t0",
+        ("Why?", "How?"),
+        0,
+    ),
     "stsb": (
         "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
         "0\tg\tf\t2012\t1\tn\tn\tOne.\tTwo.\t3.800",
@@ -33,7 +43,12 @@ LAYOUTS: dict[Name, tuple[str | None, str, tuple[str, ...], float]] = {
         ("One.", "Two."),
         2,
     ),
-    "qnli": ("index\tquestion\tsentence\tlabel", "0\tWho?\tHe did.\tnot_entailment", ("Who?", "He did."), 1),
+    "qnli": (
+        "index\tquestion\tsentence\tlabel",
+        "0\tWho?\tHe did.\tnot_entailment",
+        ("Who?", "He did."),
+        1,
+    ),
     "rte": ("index\tsentence1\tsentence2\tlabel", "0\tOne.\tTwo.\tentailment", ("One.", "Two."), 0),
 }
 
@@ -42,7 +57,11 @@ LAYOUTS: dict[Name, tuple[str | None, str, tuple[str, ...], float]] = {
 def test_every_layout_is_read(name: Name, tmp_path: Path) -> None:
     header, row, texts, label = LAYOUTS[name]
     path = tmp_path / "dev.tsv.gz"
-    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in ([header] if header else []) + [row, row]).encode()))
+    path.write_bytes(
+        gzip.compress(
+            "".join(f"{line}\n" for line in ([header] if header else []) + [row, row]).encode()
+        )
+    )
     found = data.read(path, name)
     assert found.texts == [texts, texts]
     assert found.labels is not None
@@ -59,7 +78,11 @@ def test_a_test_file_has_no_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
-        ("sst2", ["sentence\tlabel", "fine\t1", "poor\tbad"], r"line 3: `label` must be one of 0, 1, but is 'bad'"),
+        (
+            "sst2",
+            ["sentence\tlabel", "fine\t1", "poor\tbad"],
+            r"line 3: `label` must be one of 0, 1, but is 'bad'",
+        ),
         (
             "stsb",
             ["sentence1\tsentence2\tscore", "One.\tTwo.\thigh"],
@@ -78,7 +101,11 @@ def test_a_test_file_has_no_labels(tmp_path: Path) -> None:
             ["index\tpremise\tsentence2\tlabel", "0\ta\tb\tentailment"],
             r"must have a column 'sentence1', but its header names",
         ),
-        ("cola", ["gj04\t1\t\tHe ran.", "gj04\t1\tHe ran."], r"line 2: must have 4 columns, but has 3"),
+        (
+            "cola",
+            ["gj04\t1\t\tHe ran.", "gj04\t1\tHe ran."],
+            r"line 2: must have 4 columns, but has 3",
+        ),
         ("sst2", ["sentence\tlabel"], "must hold at least one row"),
     ],
 )
@@ -101,7 +128,9 @@ def test_broken_rows_of_qqp_are_left_out_and_lines_still_counted(tmp_path: Path)
     with pytest.raises(DataError, match="line 33"):
         data.read(path, "qqp")
     write_lines(path, [header, *good, *["1\t1\t2\tWhy"] * 5])
-    with pytest.raises(DataError, match="line 32: must have 6 columns, but has 4; so have 4 further lines"):
+    with pytest.raises(
+        DataError, match="line 32: must have 6 columns, but has 4; so have 4 further lines"
+    ):
         data.read(path, "qqp")
 
 
@@ -112,7 +141,9 @@ def test_rows_are_drawn_once_and_for_all() -> None:
     assert len(some) == 20
     assert some.labels is not None
     assert {text for (text,) in some.texts} != {str(number) for number in range(20)}
-    assert all(int(text) // 50 == label for (text,), label in zip(some.texts, some.labels, strict=True))
+    assert all(
+        int(text) // 50 == label for (text,), label in zip(some.texts, some.labels, strict=True)
+    )
     assert whole.some(None) is whole.some(100) is whole
     assert some.fingerprint()["sha256"] != whole.fingerprint()["sha256"]
 
@@ -139,11 +170,15 @@ def test_a_hub_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(DataError, match=r"data set nyu-mll/glue \(rte, train\) cannot be loaded: no route$"):
-        tables.from_hub("nyu-mll/glue", "rte", "train")
+    with pytest.raises(
+        DataError, match=r"data set nyu-mll/glue \(rte, train\) cannot be loaded: no route$"
+    ):
+        tsv.from_hub("nyu-mll/glue", "rte", "train")
 
 
-@pytest.mark.parametrize("where", [{}, {"train": "a.tsv"}, {"train": "a.tsv", "valid": "b.tsv", "hub": True}])
+@pytest.mark.parametrize(
+    "where", [{}, {"train": "a.tsv"}, {"train": "a.tsv", "valid": "b.tsv", "hub": True}]
+)
 def test_data_lies_in_one_place(where: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="give either `train` and `valid`"):
         DataConfig(name="rte", **where)
@@ -165,7 +200,10 @@ def test_batches_hold_every_example_once_and_lengths_together() -> None:
 def test_processes_share_the_batches() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 50)
     heard: list[int] = []
-    shares = [LengthBatches(lengths, 8, seed=3, processes=2, process=process, follow=heard.append) for process in (0, 1)]
+    shares = [
+        LengthBatches(lengths, 8, seed=3, processes=2, process=process, follow=heard.append)
+        for process in (0, 1)
+    ]
     for share in shares:
         share.set_epoch(2)
     parts = [list(share) for share in shares]

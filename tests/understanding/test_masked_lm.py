@@ -45,7 +45,8 @@ def test_blocks_hold_the_whole_text_in_order() -> None:
     rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), words, 24)
     assert all(len(row) == 22 for row in rows[:-1])
     assert (
-        str(words.decode(np.concatenate(rows))).split() == [word for line in lines for word in line.split()][: sum(map(len, rows))]
+        str(words.decode(np.concatenate(rows))).split()
+        == [word for line in lines for word in line.split()][: sum(map(len, rows))]
     )
     with pytest.raises(DataError, match="`max_length` must leave room for 4 tokens"):
         cut(Text(lines, "text"), words, 5)
@@ -82,7 +83,10 @@ def test_tokens_are_hidden_as_bert_hides_them() -> None:
         assert not chosen[-1]
         assert not np.isin(ids[~chosen][1:-1], words.all_special_ids).any()
         total, hidden = total + len(ids) - 2, hidden + int(chosen.sum())
-        masks, same = masks + int((ids[chosen] == 4).sum()), same + int((ids == labels)[chosen].sum())
+        masks, same = (
+            masks + int((ids[chosen] == 4).sum()),
+            same + int((ids == labels)[chosen].sum()),
+        )
     assert hidden / total == pytest.approx(0.15, abs=0.015)
     assert masks / hidden == pytest.approx(0.8, abs=0.05)
     assert same / hidden == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.04)
@@ -97,7 +101,9 @@ def test_what_is_hidden_follows_from_seed_epoch_and_place() -> None:
     assert one[3] != before
     one.set_epoch(0)
     assert one[3] == before
-    assert all(any(label != -100 for label in blocks(share=0.001)[number]["labels"]) for number in range(5))
+    assert all(
+        any(label != -100 for label in blocks(share=0.001)[number]["labels"]) for number in range(5)
+    )
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -118,7 +124,10 @@ def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) ->
         assert torch.equal(model(**inputs).logits, logits), "the hook is gone"
 
 
-@pytest.mark.parametrize(("part", "moved"), [("flow", {"floater"}), ("start", {"floater"}), ("head", {"cls"}), ("nothing", set())])
+@pytest.mark.parametrize(
+    ("part", "moved"),
+    [("flow", {"floater"}), ("start", {"floater"}), ("head", {"cls"}), ("nothing", set())],
+)
 def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
     model = make("bert")
     floater.attach(model, floater.FlowConfig())
@@ -132,7 +141,9 @@ def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
 
 @pytest.mark.parametrize("kind", ["roberta", "bert"])
 def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: str) -> None:
-    """Its guesses are then worth about as much as knowing how often each token occurs, and far more than none."""
+    """Its guesses are then worth about as much as knowing how often each token occurs, and far more
+    than none.
+    """
     often = ["the the the the dog the the dog the the"] * 40
     settings = masked(tmp_path, kind, max_length=16)
     for path in (*settings["data"]["train"], *settings["data"]["valid"]):
@@ -140,7 +151,9 @@ def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: 
     config = MaskedConfig(**{**settings, "training": settings["head"]["training"]}).bare()
     prepared = run.prepare(MaskedLM(config))
     model = run.start(prepared).eval()
-    inputs = prepared.problem.collate(prepared.tokenizer)([prepared.valid[number] for number in range(len(prepared.valid))])
+    inputs = prepared.problem.collate(prepared.tokenizer)(
+        [prepared.valid[number] for number in range(len(prepared.valid))]
+    )
     with torch.no_grad():
         loss = float(prepared.problem.loss(model, inputs)) / float(inputs["labels"].ne(-100).sum())
     share = np.array([0.8, 0.2])
@@ -169,20 +182,32 @@ def test_the_head_is_fitted_once_and_shared_by_all_arms(compared: Path) -> None:
     base = MaskedLM.auto_class.from_pretrained(compared / "roberta").roberta.state_dict()
     for arm in ("floater-0", "start-0"):
         model: Any = load_trained(MaskedLM(MaskedConfig(**masked(compared))), out / arm / "model")
-        assert all(torch.equal(tensor, base[name]) for name, tensor in model.roberta.state_dict().items()), "the base is frozen"
+        assert all(
+            torch.equal(tensor, base[name]) for name, tensor in model.roberta.state_dict().items()
+        ), "the base is frozen"
         flow = model.floater.encoder
         assert flow.initial.abs().sum() > 0
-        assert bool(flow.dynamics.second.weight.any()) == (arm == "floater-0"), "the control's h is zero"
+        assert bool(flow.dynamics.second.weight.any()) == (arm == "floater-0"), (
+            "the control's h is zero"
+        )
     fitted = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
     base_loss = RunFolder(out / "base-0").scores()["valid"]["loss"]["score"]
     assert base_loss == pytest.approx(min(fitted), rel=1e-6)
-    assert RunFolder(out / "base-0").scores()["valid"]["perplexity"]["score"] == pytest.approx(np.exp(base_loss))
+    assert RunFolder(out / "base-0").scores()["valid"]["perplexity"]["score"] == pytest.approx(
+        np.exp(base_loss)
+    )
 
 
 def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) -> None:
-    settings = glue(compared, dynamics=str(compared / "out" / "floater-0"), training={"updates": 1, "freeze_flow": True})
+    settings = glue(
+        compared,
+        dynamics=str(compared / "out" / "floater-0"),
+        training={"updates": 1, "freeze_flow": True},
+    )
     folder = run.train(Glue, GlueConfig(**settings), tmp_path / "run")
-    before = floater.from_pretrained(AutoModelForMaskedLM, attachment_folder(compared / "out" / "floater-0"))
+    before = floater.from_pretrained(
+        AutoModelForMaskedLM, attachment_folder(compared / "out" / "floater-0")
+    )
     after: Any = load_trained(Glue(GlueConfig(**settings)), folder.model)
     for name, tensor in before.floater.encoder.state_dict().items():
         assert torch.equal(tensor, after.floater.encoder.state_dict()[name]), name
@@ -190,10 +215,18 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
     assert config.dynamics == compared / "out" / "floater-0"
     assert config.arms()["base"].dynamics is None
     with pytest.raises(ConfigError, match="`positions` must be those of"):
-        run.train(Glue, GlueConfig(**{**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}), tmp_path / "other")
+        run.train(
+            Glue,
+            GlueConfig(**{**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}),
+            tmp_path / "other",
+        )
     write_model(tmp_path / "stranger", "bert")
     with pytest.raises(floater.FloaterError, match="was made for another base"):
-        run.train(Glue, GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}), tmp_path / "other")
+        run.train(
+            Glue,
+            GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}),
+            tmp_path / "other",
+        )
 
 
 def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_path: Path) -> None:
@@ -206,7 +239,9 @@ def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_pat
         (law / "run.json").write_text(json.dumps({**facts, "longest": longest}))
         settings = glue(compared, dynamics=str(law), training={"updates": 1})
         console = Console(file=StringIO(), width=80)
-        made = run.train(Glue, GlueConfig(**settings), tmp_path / f"after-{longest}", console=console)
+        made = run.train(
+            Glue, GlueConfig(**settings), tmp_path / f"after-{longest}", console=console
+        )
         assert made.facts()["longest"] > 4
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
@@ -232,14 +267,21 @@ def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Pat
     assert "taking the one fitted in" in train("shorter", max_length=12)
     assert (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns == before
     head = {**settings["head"], "training": {**settings["head"]["training"], "lr": 0.5}}
-    with pytest.raises(RunError, match=r"head was started with training\.lr = .*, but the config now says 0\.5"):
+    with pytest.raises(
+        RunError, match=r"head was started with training\.lr = .*, but the config now says 0\.5"
+    ):
         train("other", head=head)
 
 
 def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_path: Path) -> None:
-    other = run.train(Glue, GlueConfig(**glue(tmp_path, training={"updates": 1})), tmp_path / "cola").path
+    other = run.train(
+        Glue, GlueConfig(**glue(tmp_path, training={"updates": 1})), tmp_path / "cola"
+    ).path
     task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(compared, head={"run": str(other)})))
-    with pytest.raises(RunError, match=f"{other} must hold a run of masked_lm, but holds one of glue; choose another folder"):
+    with pytest.raises(
+        RunError,
+        match=f"{other} must hold a run of masked_lm, but holds one of glue; choose another folder",
+    ):
         task.train(tmp_path / "run", resume=False, console=QUIET)
 
 
@@ -260,7 +302,9 @@ def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
 
 
 def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A head at a rate at which it only gets worse stops after one look in vain, keeps its best weights and is then finished."""
+    """A head at a rate at which it only gets worse stops after one look in vain, keeps its best
+    weights and is then finished.
+    """
     steps = {
         "part": "head",
         "updates": 12,
@@ -279,5 +323,9 @@ def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "EarlyStopping" not in capfd.readouterr().err
     folder.note(finished=False)  # as if killed between the last update and the end
     before = folder.metrics()
-    assert run.train(MaskedLM, config, tmp_path / "run", resume=True, console=QUIET).facts()["finished"]
-    assert [row for row in folder.metrics() if "loss" in row] == [row for row in before if "loss" in row]
+    assert run.train(MaskedLM, config, tmp_path / "run", resume=True, console=QUIET).facts()[
+        "finished"
+    ]
+    assert [row for row in folder.metrics() if "loss" in row] == [
+        row for row in before if "loss" in row
+    ]

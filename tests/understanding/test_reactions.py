@@ -66,8 +66,16 @@ def packages(place: Path) -> tuple[Path, Path, BertForMaskedLM]:
     torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(**SIZES))
     wheel = write_wheel(place / "a.whl", model.state_dict())
-    rows = [("CCO>>CC=O", "test"), ("CCO>>CC=O", "test"), ("CCl>>CO", "test"), ("CCl>>CO", "train"), ("CBr.O>>CO", "train")]
-    table = "\trxn\tsplit\n" + "".join(f"{number}\t{reaction}\t{part}\n" for number, (reaction, part) in enumerate(rows))
+    rows = [
+        ("CCO>>CC=O", "test"),
+        ("CCO>>CC=O", "test"),
+        ("CCl>>CO", "test"),
+        ("CCl>>CO", "train"),
+        ("CBr.O>>CO", "train"),
+    ]
+    table = "\trxn\tsplit\n" + "".join(
+        f"{number}\t{reaction}\t{part}\n" for number, (reaction, part) in enumerate(rows)
+    )
     archive = place / "b.tar.gz"
     with tarfile.open(archive, "w:gz") as made:
         entry = tarfile.TarInfo(reactions.REACTIONS[2])
@@ -81,21 +89,47 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
 ) -> None:
     wheel, archive, before = packages(tmp_path)
     out = tmp_path / "out"
-    monkeypatch.setattr(sys, "argv", ["reactions.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["reactions.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)],
+    )
     reactions.main()
     assert "2 reactions to train on, 1 held out" in capsys.readouterr().out
     assert (out / "train.txt").read_text() == "CCO>>CC=O\nCCl>>CO\n"
-    assert (out / "valid.txt").read_text() == "CBr.O>>CO\n"  # what stands in both parts is trained on only
-    after, tokenizer = AutoModelForMaskedLM.from_pretrained(out / "model").eval(), AutoTokenizer.from_pretrained(out / "model")
+    assert (
+        out / "valid.txt"
+    ).read_text() == "CBr.O>>CO\n"  # what stands in both parts is trained on only
+    after, tokenizer = (
+        AutoModelForMaskedLM.from_pretrained(out / "model").eval(),
+        AutoTokenizer.from_pretrained(out / "model"),
+    )
     found = tokenizer("C[C@H](Br)c%10[O-]>>Cl.X")["input_ids"]
-    expected = ["[CLS]", "C", "[C@H]", "(", "Br", ")", "c", "%10", "[O-]", ">>", "Cl", ".", "[UNK]", "[SEP]"]
+    expected = [
+        "[CLS]",
+        "C",
+        "[C@H]",
+        "(",
+        "Br",
+        ")",
+        "c",
+        "%10",
+        "[O-]",
+        ">>",
+        "Cl",
+        ".",
+        "[UNK]",
+        "[SEP]",
+    ]
     assert tokenizer.convert_ids_to_tokens(found) == expected
     ids = torch.tensor([found])
     with torch.no_grad():
         assert torch.equal(after(input_ids=ids).logits, before.eval()(input_ids=ids).logits)
 
 
-@pytest.mark.parametrize("which", ["no wheel", "garbage in the wheel", "no archive", "rows without reactions"])
+@pytest.mark.parametrize(
+    "which", ["no wheel", "garbage in the wheel", "no archive", "rows without reactions"]
+)
 def test_what_is_wrong_is_one_line_and_nothing_is_written(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +138,11 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
         wheel.write_bytes(b"not a zip")
     elif which == "garbage in the wheel":
         with zipfile.ZipFile(wheel, "w") as packed:
-            for name, data in {"config.json": "{}", "pytorch_model.bin": "garbage", "vocab.txt": "[PAD]"}.items():
+            for name, data in {
+                "config.json": "{}",
+                "pytorch_model.bin": "garbage",
+                "vocab.txt": "[PAD]",
+            }.items():
                 packed.writestr(f"{reactions.WEIGHTS[2]}/{name}", data)
     elif which == "no archive":
         archive.write_bytes(b"not a tar")
@@ -115,7 +153,11 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
             entry.size = len(table)
             made.addfile(entry, io.BytesIO(table))
     out = tmp_path / "out"
-    monkeypatch.setattr(sys, "argv", ["reactions.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["reactions.py", "--out", str(out), "--wheel", str(wheel), "--archive", str(archive)],
+    )
     with pytest.raises(SystemExit) as stop:
         reactions.main()
     assert stop.value.code == 2
@@ -125,11 +167,23 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_weights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     wheel, archive, _ = packages(tmp_path)
     write_wheel(wheel, {"other.weight": torch.zeros(1)})
     monkeypatch.setattr(
-        sys, "argv", ["reactions.py", "--out", str(tmp_path / "out"), "--wheel", str(wheel), "--archive", str(archive)]
+        sys,
+        "argv",
+        [
+            "reactions.py",
+            "--out",
+            str(tmp_path / "out"),
+            "--wheel",
+            str(wheel),
+            "--archive",
+            str(archive),
+        ],
     )
     with pytest.raises(SystemExit) as stop:
         reactions.main()

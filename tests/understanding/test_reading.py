@@ -1,4 +1,6 @@
-"""SQuAD and RACE through the same machinery: both arms, frozen and identical; scores by their own definitions."""
+"""SQuAD and RACE through the same machinery: both arms, frozen and identical; scores by their own
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def write_squad(path: Path, count: int, seed: int, *, impossible: bool) -> str:
             if entry["is_impossible"]:
                 entry["answers"] = []
         paragraphs.append({"context": " ".join(words), "qas": [entry]})
-    path.write_text(json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+    path.write_text(
+        json.dumps({"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]})
+    )
     return str(path)
 
 
@@ -54,13 +58,21 @@ def write_race(path: Path, count: int, seed: int) -> list[str]:
     return [str(path)]
 
 
-TRAINING = {"updates": 2, "batch": 8, "lr": 0.001, "save_every": 2, "evaluate_every": 2, "log_every": 1}
+TRAINING = {
+    "updates": 2,
+    "batch": 8,
+    "lr": 0.001,
+    "save_every": 2,
+    "evaluate_every": 2,
+    "log_every": 1,
+}
 
 
 @pytest.mark.parametrize("impossible", [False, True])
 def test_squad_runs_and_keeps_official_predictions(tmp_path: Path, impossible: bool) -> None:
     files = {
-        part: write_squad(tmp_path / f"{part}.json", 16, seed, impossible=impossible) for part, seed in (("train", 1), ("valid", 2))
+        part: write_squad(tmp_path / f"{part}.json", 16, seed, impossible=impossible)
+        for part, seed in (("train", 1), ("valid", 2))
     }
     settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model"))},
@@ -69,7 +81,9 @@ def test_squad_runs_and_keeps_official_predictions(tmp_path: Path, impossible: b
         "training": {**TRAINING, "freeze_flow": True},
     }
     config = SquadConfig(**settings)
-    runs = {arm: run.train(SquadProblem, made, tmp_path / arm) for arm, made in config.arms().items()}
+    runs = {
+        arm: run.train(SquadProblem, made, tmp_path / arm) for arm, made in config.arms().items()
+    }
     said = [json.loads((folder.predictions / "valid.json").read_text()) for folder in runs.values()]
     assert said[0] == said[1], "frozen zero dynamics change nothing"
     assert set(said[0]) == {f"q{number}" for number in range(16)}
@@ -85,7 +99,12 @@ def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
     where = write_model(tmp_path / "model")
     settings: dict[str, Any] = {
         "model": {"name": str(where)},
-        "data": {"train": tmp_path / "train.json", "valid": tmp_path / "train.json", "stride": 4, "max_question": 8},
+        "data": {
+            "train": tmp_path / "train.json",
+            "valid": tmp_path / "train.json",
+            "stride": 4,
+            "max_question": 8,
+        },
     }
     config = SquadConfig(**settings, max_length=24)
     problem, words = SquadProblem(config), tokenizer()
@@ -95,35 +114,51 @@ def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
     model: Any = load(AutoModelForQuestionAnswering, where).eval()
     with torch.no_grad():
         inputs = {key: value for key, value in batch.items() if key != "labels"}
-        stock = model(**inputs, start_positions=batch["labels"][:, 0], end_positions=batch["labels"][:, 1]).loss
-        assert float(problem.loss(model, batch)) / batch["labels"].numel() == pytest.approx(float(stock), rel=1e-5)
+        stock = model(
+            **inputs, start_positions=batch["labels"][:, 0], end_positions=batch["labels"][:, 1]
+        ).loss
+        assert float(problem.loss(model, batch)) / batch["labels"].numel() == pytest.approx(
+            float(stock), rel=1e-5
+        )
 
 
 def test_race_runs_frozen_as_in_the_paper(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model", "bert"))},
-        "data": {part: write_race(tmp_path / f"{part}.jsonl", 12, seed) for part, seed in (("train", 1), ("valid", 2))},
+        "data": {
+            part: write_race(tmp_path / f"{part}.jsonl", 12, seed)
+            for part, seed in (("train", 1), ("valid", 2))
+        },
         "max_length": 24,
         "training": TRAINING,
     }
     config = RaceConfig(**settings)
     assert config.training.freeze_flow
-    runs = {arm: run.train(RaceProblem, made, tmp_path / arm) for arm, made in config.arms().items()}
+    runs = {
+        arm: run.train(RaceProblem, made, tmp_path / arm) for arm, made in config.arms().items()
+    }
     said = [json.loads((folder.predictions / "valid.json").read_text()) for folder in runs.values()]
     assert said[0] == said[1]
     assert set(said[0].values()) <= set("ABCD")
     scores = runs["floater"].scores()["valid"]
-    assert scores["accuracy"]["score"] == pytest.approx((scores["middle"]["score"] + scores["high"]["score"]) / 2)
+    assert scores["accuracy"]["score"] == pytest.approx(
+        (scores["middle"]["score"] + scores["high"]["score"]) / 2
+    )
     problem = RaceProblem(config)
     table = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 1], [1, 0, 0, 1, 1]], dtype=float)
     whole = np.ones((1, 3))
-    assert {key: measure(table, whole)[0] for key, measure in problem.measures.items()} == pytest.approx(problem.scores(table))
+    assert {
+        key: measure(table, whole)[0] for key, measure in problem.measures.items()
+    } == pytest.approx(problem.scores(table))
 
 
 def test_the_loss_of_race_is_over_options(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model"))},
-        "data": {"train": write_race(tmp_path / "train.jsonl", 3, 1), "valid": write_race(tmp_path / "valid.jsonl", 3, 2)},
+        "data": {
+            "train": write_race(tmp_path / "train.jsonl", 3, 1),
+            "valid": write_race(tmp_path / "valid.jsonl", 3, 2),
+        },
     }
     config = RaceConfig(**settings, max_length=24)
     problem, words = RaceProblem(config), tokenizer()

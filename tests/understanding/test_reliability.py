@@ -1,4 +1,6 @@
-"""Understanding runs that diverge, are damaged, or are used twice; those of translation stand in its own folder."""
+"""Understanding runs that diverge, are damaged, or are used twice; those of translation stand in
+its own folder.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,21 @@ def plain(world: Path) -> Path:
 
 
 def test_every_task_stops_where_its_loss_is_not_finite(world: Path, tmp_path: Path) -> None:
-    training = {"lr": 1e30, "updates": 12, "warmup": 0.0, "save_every": 1, "evaluate_every": 1, "part": "all"}
+    training = {
+        "lr": 1e30,
+        "updates": 12,
+        "warmup": 0.0,
+        "save_every": 1,
+        "evaluate_every": 1,
+        "part": "all",
+    }
     off = {"encoder": None}
     runs: list[tuple[Any, Any]] = [
         (Glue, GlueConfig(**glue(world, "stsb", positions=off, training=training))),
-        (MaskedLM, MaskedConfig(**masked(world, "bert with head", positions=off, training=training))),
+        (
+            MaskedLM,
+            MaskedConfig(**masked(world, "bert with head", positions=off, training=training)),
+        ),
     ]
     for number, (kind, config) in enumerate(runs):
         with pytest.raises(RunError, match=r"(must be finite, but is|must be finite, but are)"):
@@ -60,7 +72,11 @@ def test_every_task_stops_where_its_loss_is_not_finite(world: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_without_an_encoder_is_refused(
-    plain: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plain: Path,
+    tmp_path: Path,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copytree(plain, tmp_path / name)
@@ -81,13 +97,21 @@ def test_a_damaged_table_is_refused(plain: Path, tmp_path: Path, damage: str) ->
         table_of(folder, "valid")
     (path.parent / "hashes.json").unlink()
     if damage != "flipped":
-        with pytest.raises(RunError, match=r"table\.safetensors cannot be read.* run `floater evaluate"):
+        with pytest.raises(
+            RunError, match=r"table\.safetensors cannot be read.* run `floater evaluate"
+        ):
             table_of(folder, "valid")
 
 
-@pytest.mark.parametrize("name", ["scores.json", "run.json", "predictions/valid.table/table.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["scores.json", "run.json", "predictions/valid.table/table.safetensors"]
+)
 def test_a_comparison_of_damaged_runs_ends_in_one_line(
-    world: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: Path,
+    tmp_path: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "rte.yaml"
     path.write_text(yaml.safe_dump(glue(world, training={"updates": 1}, compare={"seeds": [0]})))
@@ -102,11 +126,20 @@ def test_a_comparison_of_damaged_runs_ends_in_one_line(
     hit.unlink()
     mistake(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume")
     hit.write_bytes(whole)
-    assert said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == table
+    assert (
+        said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == table
+    )
 
 
 def test_patience_before_the_first_save_still_finishes(world: Path, tmp_path: Path) -> None:
-    training = {"patience": 1, "evaluate_every": 1, "save_every": 100, "updates": 30, "lr": 1e-12, "keep_checkpoints": True}
+    training = {
+        "patience": 1,
+        "evaluate_every": 1,
+        "save_every": 100,
+        "updates": 30,
+        "lr": 1e-12,
+        "keep_checkpoints": True,
+    }
     folder = run.train(Glue, GlueConfig(**glue(world, training=training)), tmp_path / "run")
     assert folder.facts()["finished"]
     assert folder.facts()["updates"] < 30

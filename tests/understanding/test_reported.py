@@ -23,13 +23,19 @@ def test_every_paired_test_and_the_comparison_are_shown(
     place = tmp_path / "[/red] [b]"
     config = tmp_path / f"{name}.yaml"
     compare = {"seeds": [0], "draws": 50}
-    config.write_text(yaml.safe_dump(glue(tmp_path / "world", name, compare=compare)), encoding="utf-8")
+    config.write_text(
+        yaml.safe_dump(glue(tmp_path / "world", name, compare=compare)), encoding="utf-8"
+    )
     said(monkeypatch, capsys, "compare", config, "--out", place)
     arms = place / name / "base-0", place / name / "floater-0"
     said(monkeypatch, capsys, "evaluate", arms[1], "--against", arms[0])
     tests = RunFolder(arms[1]).scores()["valid against base-0"]
-    compared = json.loads((place / name / "comparison.json").read_text(encoding="utf-8"))["arms"]["floater"]["valid"]
-    assert set(tests) == set(compared) == ({"pearson", "spearman"} if name == "stsb" else {"accuracy"})
+    compared = json.loads((place / name / "comparison.json").read_text(encoding="utf-8"))["arms"][
+        "floater"
+    ]["valid"]
+    assert (
+        set(tests) == set(compared) == ({"pearson", "spearman"} if name == "stsb" else {"accuracy"})
+    )
     page = tmp_path / "page.html"
     assert f"wrote {page} (2 runs" in said(monkeypatch, capsys, "report", place, "--out", page)
     text = html.unescape(page.read_text(encoding="utf-8"))

@@ -38,7 +38,9 @@ def by_definition(measure: str, said: np.ndarray, meant: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_scores_follow_their_definitions(measure: str, seed: int) -> None:
     said, meant = random_table(measure, seed).T
-    assert score(measure, said, meant) == pytest.approx(by_definition(measure, said, meant), abs=1e-9)
+    assert score(measure, said, meant) == pytest.approx(
+        by_definition(measure, said, meant), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("measure", [*CLASSES, *NUMBERS])
@@ -62,7 +64,9 @@ def test_a_constant_prediction_scores_zero(measure: str) -> None:
 
 def test_two_columns_make_a_ratio() -> None:
     table = np.array([[6.0, 2.0], [1.0, 1.0], [0.0, 4.0]])
-    assert resampling.ratio()(table, np.array([[1.0, 1, 1], [2, 1, 0]])) == pytest.approx([1.0, 13 / 5])
+    assert resampling.ratio()(table, np.array([[1.0, 1, 1], [2, 1, 0]])) == pytest.approx(
+        [1.0, 13 / 5]
+    )
     assert resampling.mean(1)(table, np.array([[1.0, 1, 2]])) == pytest.approx([100 * 11 / 4])
 
 
@@ -71,17 +75,25 @@ def tables(share: float, seeds: int, examples: int = 400) -> list[np.ndarray]:
     for seed in range(seeds):
         draw = np.random.default_rng([seed, int(1000 * share)])
         label = draw.integers(0, 2, examples)
-        found.append(np.stack([np.where(draw.random(examples) < share, label, 1 - label), label], 1).astype(float))
+        found.append(
+            np.stack([np.where(draw.random(examples) < share, label, 1 - label), label], 1).astype(
+                float
+            )
+        )
     return found
 
 
 def test_the_paired_bootstrap_sees_a_difference_where_there_is_one() -> None:
-    clear = resampling.paired_bootstrap(resampling.accuracy, tables(0.6, 3), tables(0.8, 3), draws=500)
+    clear = resampling.paired_bootstrap(
+        resampling.accuracy, tables(0.6, 3), tables(0.8, 3), draws=500
+    )
     assert clear.low > 0
     assert clear.low < clear.difference < clear.high
     assert clear.p_value < 0.01
     assert clear.difference == pytest.approx(clear.other - clear.base)
-    same = resampling.paired_bootstrap(resampling.accuracy, tables(0.7, 3), tables(0.7, 3), draws=500)
+    same = resampling.paired_bootstrap(
+        resampling.accuracy, tables(0.7, 3), tables(0.7, 3), draws=500
+    )
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
 
 
@@ -106,8 +118,13 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     for number in range(60):
         draw = np.random.default_rng(number)
         label = draw.integers(0, 2, 200)
-        base, other = (np.stack([np.where(draw.random(200) < share, label, 1 - label), label], 1) for share in (0.7, 0.75))
-        found = resampling.paired_bootstrap(resampling.accuracy, [base.astype(float)], [other.astype(float)], draws=300)
+        base, other = (
+            np.stack([np.where(draw.random(200) < share, label, 1 - label), label], 1)
+            for share in (0.7, 0.75)
+        )
+        found = resampling.paired_bootstrap(
+            resampling.accuracy, [base.astype(float)], [other.astype(float)], draws=300
+        )
         held += found.low <= 5.0 <= found.high
     assert 0.85 <= held / 60 <= 1.0
 

@@ -16,7 +16,15 @@ ROOT = Path(__file__).parents[2]
 
 def comparison(name: str, by: float, seeds: int) -> dict[str, Any]:
     values = {"base": [50.0] * seeds, "floater": [50.0 + by] * seeds}
-    paired = {"base": 50.0, "other": 50.0 + by, "difference": by, "low": by - 1, "high": by + 1, "p_value": 0.5, "examples": 1234}
+    paired = {
+        "base": 50.0,
+        "other": 50.0 + by,
+        "difference": by,
+        "low": by - 1,
+        "high": by + 1,
+        "p_value": 0.5,
+        "examples": 1234,
+    }
     return {
         "name": name,
         "main": "accuracy",
@@ -36,22 +44,33 @@ def test_the_page_is_up_to_date() -> None:
 def test_tables_are_made_of_all_records_in_the_papers_order(tmp_path: Path) -> None:
     (tmp_path / "glue").mkdir()
     for name, by in (("rte", -2.0), ("cola", 3.0), ("sst2", 0.5)):
-        (tmp_path / "glue" / f"{name}.json").write_text(json.dumps(comparison("small", by, 2)), encoding="utf-8")
+        (tmp_path / "glue" / f"{name}.json").write_text(
+            json.dumps(comparison("small", by, 2)), encoding="utf-8"
+        )
     made = results.filled("before\n<!-- glue -->\nformer\n<!-- /glue -->\nafter\n", tmp_path)
     assert made.startswith("before\n<!-- glue -->\n| config |")
     assert made.endswith("<!-- /glue -->\nafter\n")
     assert "former" not in made
     lines = [line for line in made.splitlines() if "| valid |" in line]
     assert [row.split(" | ")[0] for row in lines] == ["| cola", "| sst2", "| rte"]
-    assert "| 50.00 | 53.00 | +3.00 | +2.00 to +4.00 | 0.500 | 1,234 | 50.00, 50.00 | 53.00, 53.00 |" in lines[0]
-    assert len(lines[0].split("|")) == len(made.splitlines()[2].split("|")) == len(made.splitlines()[3].split("|"))
+    assert (
+        "| 50.00 | 53.00 | +3.00 | +2.00 to +4.00 | 0.500 | 1,234 | 50.00, 50.00 | 53.00, 53.00 |"
+        in lines[0]
+    )
+    assert (
+        len(lines[0].split("|"))
+        == len(made.splitlines()[2].split("|"))
+        == len(made.splitlines()[3].split("|"))
+    )
     assert "2 wins, 1 losses, 0 ties; by intervals that exclude 0: 1 wins, 1 losses, 1 open" in made
     assert results.filled(made, tmp_path) == made
 
 
 def test_one_seed_is_not_told_twice(tmp_path: Path) -> None:
     (tmp_path / "race").mkdir()
-    (tmp_path / "race" / "race.json").write_text(json.dumps(comparison("race", 1.0, 1)), encoding="utf-8")
+    (tmp_path / "race" / "race.json").write_text(
+        json.dumps(comparison("race", 1.0, 1)), encoding="utf-8"
+    )
     assert "by seed" not in results.filled("<!-- race -->\n<!-- /race -->", tmp_path)
 
 
@@ -65,7 +84,9 @@ def test_check_tells_a_page_that_is_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "docs" / "records" / "race").mkdir(parents=True)
-    (tmp_path / "docs" / "records" / "race" / "race.json").write_text(json.dumps(comparison("race", 1.0, 1)), encoding="utf-8")
+    (tmp_path / "docs" / "records" / "race" / "race.json").write_text(
+        json.dumps(comparison("race", 1.0, 1)), encoding="utf-8"
+    )
     page = tmp_path / "docs" / "results.md"
     page.write_text("<!-- race -->\n<!-- /race -->\n", encoding="utf-8")
     monkeypatch.setattr(results, "ROOT", tmp_path)
@@ -80,7 +101,10 @@ def test_check_tells_a_page_that_is_behind(
     monkeypatch.setattr(results, "draw", lambda found, path: drawn.extend((found["from"], path)))
     monkeypatch.setattr(sys, "argv", ["results.py"])
     results.main()
-    assert drawn == [tmp_path / "docs" / "records" / "mlm", tmp_path / "docs" / "figures" / "masked-lm.png"]
+    assert drawn == [
+        tmp_path / "docs" / "records" / "mlm",
+        tmp_path / "docs" / "figures" / "masked-lm.png",
+    ]
     monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
     results.main()
 
@@ -91,7 +115,10 @@ def test_curves_begin_at_the_base_and_end_at_the_runs_own_scores(tmp_path: Path)
     assert list(found) == list(results.CURVES)
     for title, (base, *trained) in results.CURVES.items():
         for points, run in zip(found[title].values(), trained, strict=True):
-            scores = {name: json.loads((records / name / "scores.json").read_text(encoding="utf-8")) for name in (base, run)}
+            scores = {
+                name: json.loads((records / name / "scores.json").read_text(encoding="utf-8"))
+                for name in (base, run)
+            }
             assert points[0] == (0, scores[base]["valid"]["loss"]["score"])
             assert points[-1][1] == pytest.approx(scores[run]["valid"]["loss"]["score"], rel=1e-6)
     results.draw(found, tmp_path / "curves.png")

@@ -48,12 +48,18 @@ def trained(world: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("roberta", "rte"), ("bert", "sst2"), ("bert", "stsb")])
-def test_frozen_zero_dynamics_leave_every_bit_as_it_is(kind: str, name: str, world: Path, tmp_path: Path) -> None:
+def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
+    kind: str, name: str, world: Path, tmp_path: Path
+) -> None:
     """With dropout and weight decay, through all of fine-tuning: losses, weights, predictions."""
     settings = glue(world, name, kind, training={"freeze_flow": True})
     config = GlueConfig(**settings)
     runs = {arm: run.train(Glue, made, tmp_path / arm) for arm, made in config.arms().items()}
-    assert runs["floater"].facts()["position_parameters"] > 0 == runs["base"].facts()["position_parameters"]
+    assert (
+        runs["floater"].facts()["position_parameters"]
+        > 0
+        == runs["base"].facts()["position_parameters"]
+    )
     assert losses(runs["base"]) == losses(runs["floater"])
     assert len(losses(runs["base"])) == 4
     with_flow = weights(runs["floater"])
@@ -63,7 +69,9 @@ def test_frozen_zero_dynamics_leave_every_bit_as_it_is(kind: str, name: str, wor
     assert predictions[0] == predictions[1]
 
 
-def test_trained_dynamics_move_and_are_measured(world: Path, trained: RunFolder, tmp_path: Path) -> None:
+def test_trained_dynamics_move_and_are_measured(
+    world: Path, trained: RunFolder, tmp_path: Path
+) -> None:
     base = run.train(Glue, GlueConfig(**glue(world)).bare(), tmp_path / "base")
     assert losses(base)[0] == losses(trained)[0], "the arms begin as one model"
     assert losses(base) != losses(trained)
@@ -78,7 +86,9 @@ def test_trained_dynamics_move_and_are_measured(world: Path, trained: RunFolder,
     rows = json.loads((trained.predictions / "valid.json").read_text())
     assert len(rows) == 20
     assert {row["prediction"] for row in rows} <= {"entailment", "not_entailment"}
-    assert trained.scores()["valid"]["accuracy"]["signature"].startswith("accuracy|glue rte|scikit-learn:")
+    assert trained.scores()["valid"]["accuracy"]["signature"].startswith(
+        "accuracy|glue rte|scikit-learn:"
+    )
 
 
 class Stop(Exception):
@@ -111,8 +121,14 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
             train(settings, tmp_path / "run")
     with pytest.raises(RunError, match="holds a run already; go on with --resume"):
         train(settings, tmp_path / "run")
-    with pytest.raises(RunError, match=r"was started with training\.lr = 0\.001, but the config now says 0\.002"):
-        train(glue(world, training={**settings["training"], "lr": 0.002}), tmp_path / "run", resume=True)
+    with pytest.raises(
+        RunError, match=r"was started with training\.lr = 0\.001, but the config now says 0\.002"
+    ):
+        train(
+            glue(world, training={**settings["training"], "lr": 0.002}),
+            tmp_path / "run",
+            resume=True,
+        )
     folder = train({**settings, "compare": {"seeds": [7]}}, tmp_path / "run", resume=True)
     assert losses(folder) == losses(trained)
     for key, tensor in weights(trained).items():
@@ -126,21 +142,35 @@ def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> N
     """Every row in one update, in one batch or in several of unequal sizes."""
     found = []
     for batch, accumulate in ((48, 1), (20, 3)):
-        settings = glue(world, "stsb", model={"dropout": 0.0}, training={"batch": batch, "accumulate": accumulate, "updates": 2})
+        settings = glue(
+            world,
+            "stsb",
+            model={"dropout": 0.0},
+            training={"batch": batch, "accumulate": accumulate, "updates": 2},
+        )
         found.append(losses(train(settings, tmp_path / str(batch))))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_evaluate_on_any_file(
-    world: Path, trained: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    world: Path,
+    trained: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     other = rte(tmp_path / "other.tsv", 30, 9)
     said = told(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
     assert "other: accuracy" in said
     assert "(30 examples)" in said
     assert trained.scores()["other"]["examples"] == 30
-    unlabelled = write_lines(tmp_path / "test.tsv", ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"])
-    assert "no labels, so no score" in told(monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled)
+    unlabelled = write_lines(
+        tmp_path / "test.tsv",
+        ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"],
+    )
+    assert "no labels, so no score" in told(
+        monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled
+    )
     assert len(json.loads((trained.predictions / "test.json").read_text())) == 2
     said = told(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
     assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in said
@@ -166,7 +196,9 @@ def test_both_arms_from_one_config(
         folder = RunFolder.existing(tmp_path / "out" / "tiny-rte" / arm)
         assert folder.facts()["finished"]
         assert not folder.model.exists()
-    assert "holds runs already" in mistake(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    assert "holds runs already" in mistake(
+        monkeypatch, capsys, "compare", path, "--out", tmp_path / "out"
+    )
     monkeypatch.setattr(compare, "start", None)  # what is finished is not made again
     monkeypatch.setattr(run, "start", None)
     assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
@@ -212,10 +244,22 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             "`name` of `model` must be a folder with a config.json, a name on the hub",
         ),
         ({"data": {"name": "rtx"}}, "data: `name` of DataConfig: input should be 'cola', 'sst2'"),
-        ({"training": {"part": "flow"}, "positions": {"encoder": None}}, "`part` of `training` is flow, which needs an encoder"),
-        ({"dynamics": "no/such/run"}, "`dynamics` must be a run or a folder with a trained encoder, but no/such/run is neither"),
+        (
+            {"training": {"part": "flow"}, "positions": {"encoder": None}},
+            "`part` of `training` is flow, which needs an encoder",
+        ),
+        (
+            {"dynamics": "no/such/run"},
+            (
+                "`dynamics` must be a run or a folder with a trained encoder, but no/such/run is "
+                "neither"
+            ),
+        ),
         ({"trainig": {}}, "GlueConfig has no key `trainig`; did you mean `training`?"),
-        ({"data": {"train": "no/such/file.tsv"}}, "no/such/file.tsv must be a text file, but there is none"),
+        (
+            {"data": {"train": "no/such/file.tsv"}},
+            "no/such/file.tsv must be a text file, but there is none",
+        ),
     ],
 )
 def test_mistakes_end_in_one_line(
@@ -233,23 +277,56 @@ def test_mistakes_end_in_one_line(
 
 
 def test_a_runs_own_scores_are_never_replaced_by_others(
-    world: Path, trained: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    world: Path,
+    trained: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    """Not by a file that has their name, nor by other weights, nor by comparing with another run."""
+    """Not by a file that has their name, nor by other weights, nor by comparing with another
+    run.
+    """
     before = (trained.path / "scores.json").read_text()
     called_valid = rte(tmp_path / "valid.tsv", 6, 9)
-    assert "give --name" in mistake(monkeypatch, capsys, "evaluate", trained.path, "--data", called_valid)
-    assert "`--model` needs `--name`" in mistake(monkeypatch, capsys, "evaluate", trained.path, "--model", trained.model)
+    assert "give --name" in mistake(
+        monkeypatch, capsys, "evaluate", trained.path, "--data", called_valid
+    )
+    assert "`--model` needs `--name`" in mistake(
+        monkeypatch, capsys, "evaluate", trained.path, "--model", trained.model
+    )
     stranger = train(glue(world, "sst2", training={"updates": 1}), tmp_path / "sst2")
     theirs = (stranger.path / "scores.json").read_text()
     wrong = mistake(monkeypatch, capsys, "evaluate", trained.path, "--against", stranger.path)
     assert "must be a run of the same task (glue rte), but" in wrong
-    wrong = mistake(monkeypatch, capsys, "evaluate", trained.path, "--model", stranger.model, "--name", "strange")
-    assert "must tell entailment, not_entailment apart, but tells 0, 1: another task's weights." in wrong
+    wrong = mistake(
+        monkeypatch,
+        capsys,
+        "evaluate",
+        trained.path,
+        "--model",
+        stranger.model,
+        "--name",
+        "strange",
+    )
+    assert (
+        "must tell entailment, not_entailment apart, but tells 0, 1: another task's weights."
+        in wrong
+    )
     assert (trained.path / "scores.json").read_text() == before
     assert (stranger.path / "scores.json").read_text() == theirs
-    unlabelled = write_lines(tmp_path / "bare.tsv", ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs"])
-    wrong = mistake(monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled, "--against", trained.path)
+    unlabelled = write_lines(
+        tmp_path / "bare.tsv", ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs"]
+    )
+    wrong = mistake(
+        monkeypatch,
+        capsys,
+        "evaluate",
+        trained.path,
+        "--data",
+        unlabelled,
+        "--against",
+        trained.path,
+    )
     assert "must have labels for a comparison" in wrong
 
 
@@ -266,8 +343,13 @@ def test_what_was_measured_since_does_not_stop_a_comparison(
 
 
 def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
-    settings = glue(world, positions={"encoder": None}, training={"lr": 1e30, "updates": 12, "warmup": 0.0})
-    with pytest.raises(RunError, match=r"of update \d+ must be finite, but is (nan|inf): the training diverged\. Lower"):
+    settings = glue(
+        world, positions={"encoder": None}, training={"lr": 1e30, "updates": 12, "warmup": 0.0}
+    )
+    with pytest.raises(
+        RunError,
+        match=r"of update \d+ must be finite, but is (nan|inf): the training diverged\. Lower",
+    ):
         train(settings, tmp_path / "run")
     assert not RunFolder(tmp_path / "run").scores()
     assert not RunFolder(tmp_path / "run").model.exists()
@@ -279,17 +361,27 @@ def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
         ({"seed": -1}, "`seed` of GlueConfig"),
         ({"seed": 2**32}, "`seed` of GlueConfig"),
         ({"compare": {"seeds": [0, 0]}}, "`seeds` must be different, but are 0, 0"),
-        ({"data": {"more": {"train": "a.tsv"}}}, "must be plain ones other than train and valid, but one is 'train'"),
-        ({"data": {"more": {"a/b": "a.tsv"}}}, "must be plain ones other than train and valid, but one is 'a/b'"),
+        (
+            {"data": {"more": {"train": "a.tsv"}}},
+            "must be plain ones other than train and valid, but one is 'train'",
+        ),
+        (
+            {"data": {"more": {"a/b": "a.tsv"}}},
+            "must be plain ones other than train and valid, but one is 'a/b'",
+        ),
         ({"positions": {"encoder": None}}, "`positions` must have an encoder to compare"),
     ],
 )
-def test_settings_that_would_mislead_are_refused(world: Path, change: dict[str, Any], message: str) -> None:
+def test_settings_that_would_mislead_are_refused(
+    world: Path, change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         GlueConfig(**glue(world, **change)).arms()
 
 
-def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(world: Path, trained: RunFolder, tmp_path: Path) -> None:
+def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(
+    world: Path, trained: RunFolder, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="`max_length` must be at least"):
         train(glue(world, max_length=3), tmp_path / "run")
     with pytest.raises(ConfigError, match="must be a model without an encoder of ours"):

@@ -1,4 +1,6 @@
-"""A tiny pretrained model with its tokenizer, and sentences whose labels can be learned, all written in moments."""
+"""A tiny pretrained model with its tokenizer, and sentences whose labels can be learned, all
+written in moments.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+)
 
-from floater.experiments import miniature
+from floater.experiments import tiny_data
 
 WORDS = (
     *("the", "a", "dog", "cat", "bird", "fish", "tree", "runs", "sees", "eats", "sleeps"),
@@ -23,12 +32,12 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    return miniature.learned_tokenizer(WORDS)
+    return tiny_data.learned_tokenizer(WORDS)
 
 
 def write_model(folder: Path, kind: str = "roberta", dtype: torch.dtype = torch.float32) -> Path:
     """A model with random weights large enough to matter, and dropout."""
-    return miniature.write_model(folder, tokenizer(), *KINDS[kind], dim=16, rows=66, dtype=dtype)
+    return tiny_data.write_model(folder, tokenizer(), *KINDS[kind], dim=16, rows=66, dtype=dtype)
 
 
 def sentence(draw: random.Random, longest: int = 12) -> str:
@@ -40,7 +49,9 @@ def text(count: int, seed: int) -> list[str]:
     draw, lines = random.Random(seed), []
     for _ in range(count):
         first = draw.randrange(len(WORDS))
-        lines.append(" ".join(WORDS[(first + step) % len(WORDS)] for step in range(draw.randint(5, 20))))
+        lines.append(
+            " ".join(WORDS[(first + step) % len(WORDS)] for step in range(draw.randint(5, 20)))
+        )
     return lines
 
 
@@ -63,7 +74,10 @@ def rte(path: Path, count: int, seed: int) -> str:
         one, other = sentence(draw), sentence(draw)
         if draw.random() < 0.5:
             other = f"{one.split()[0]} {other}"
-        lines.append(f"{number}\t{one}\t{other}\t{'entailment' if one.split()[0] == other.split()[0] else 'not_entailment'}")
+        lines.append(
+            f"{number}\t{one}\t{other}\t"
+            f"{'entailment' if one.split()[0] == other.split()[0] else 'not_entailment'}"
+        )
     return write_lines(path, lines)
 
 
@@ -72,7 +86,10 @@ def stsb(path: Path, count: int, seed: int) -> str:
     draw, lines = random.Random(seed), ["index\tsentence1\tsentence2\tscore"]
     for number in range(count):
         one, other = sentence(draw), sentence(draw)
-        lines.append(f"{number}\t{one}\t{other}\t{min(5.0, len({*one.split()} & {*other.split()}) * 1.0):.3f}")
+        lines.append(
+            f"{number}\t{one}\t{other}\t"
+            f"{min(5.0, len({*one.split()} & {*other.split()}) * 1.0):.3f}"
+        )
     return write_lines(path, lines)
 
 
@@ -80,35 +97,52 @@ FILES = {"sst2": sst2, "rte": rte, "stsb": stsb}
 
 
 def glue(folder: Path, name: str = "rte", kind: str = "roberta", **changes: Any) -> dict[str, Any]:
-    """Settings of a GLUE run whose model and data lie in a folder; made there if they are not yet."""
+    """Settings of a GLUE run whose model and data lie in a folder; made there if they are not
+    yet.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / kind.replace(" ", "-")
     if not model.exists():
         write_model(model, kind)
     files = {
-        part: FILES[name](folder / f"{name}.{part}.tsv", count, seed) for part, count, seed in (("train", 48, 1), ("valid", 20, 2))
+        part: FILES[name](folder / f"{name}.{part}.tsv", count, seed)
+        for part, count, seed in (("train", 48, 1), ("valid", 20, 2))
     }
     found: dict[str, Any] = {
         "task": "glue",
         "model": {"name": str(model)},
         "data": {"name": name, **files},
         "max_length": 32,
-        "training": {"updates": 4, "batch": 8, "lr": 0.001, "save_every": 2, "evaluate_every": 4, "log_every": 1},
+        "training": {
+            "updates": 4,
+            "batch": 8,
+            "lr": 0.001,
+            "save_every": 2,
+            "evaluate_every": 4,
+            "log_every": 1,
+        },
         "compare": {"seeds": [0, 1], "draws": 200},
     }
     for key, value in changes.items():
-        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value
+        found[key] = (
+            {**found[key], **value}
+            if isinstance(found.get(key), dict) and isinstance(value, dict)
+            else value
+        )
     return found
 
 
 def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any]:
-    """Settings of a masked-LM run whose model and text lie in a folder; made there if they are not yet."""
+    """Settings of a masked-LM run whose model and text lie in a folder; made there if they are not
+    yet.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / kind.replace(" ", "-")
     if not model.exists():
         write_model(model, kind)
     files = {
-        part: [write_lines(folder / f"{part}.txt", text(count, seed))] for part, count, seed in (("train", 60, 1), ("valid", 20, 2))
+        part: [write_lines(folder / f"{part}.txt", text(count, seed))]
+        for part, count, seed in (("train", 60, 1), ("valid", 20, 2))
     }
     training = {"batch": 8, "lr": 0.01, "weight_decay": 0.0, "log_every": 1}
     found: dict[str, Any] = {
@@ -117,9 +151,15 @@ def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any
         "data": files,
         "max_length": 24,
         "training": {**training, "part": "flow", "updates": 4},
-        "head": {"training": {**training, "part": "head", "updates": 4, "take": "best", "patience": 2}},
+        "head": {
+            "training": {**training, "part": "head", "updates": 4, "take": "best", "patience": 2}
+        },
         "compare": {"seeds": [0], "draws": 200},
     }
     for key, value in changes.items():
-        found[key] = {**found[key], **value} if isinstance(found.get(key), dict) and isinstance(value, dict) else value
+        found[key] = (
+            {**found[key], **value}
+            if isinstance(found.get(key), dict) and isinstance(value, dict)
+            else value
+        )
     return found

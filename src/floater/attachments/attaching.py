@@ -26,20 +26,25 @@ def attach(
 ) -> Attachment:
     """Put an encoder into a Hugging Face Transformer.
 
-    A fresh `FlowConfig()` at "qkv" with positions "keep" changes nothing, to the bit, until it is trained.
+    A fresh `FlowConfig()` at "qkv" with positions "keep" changes nothing, to the bit, until it is
+    trained.
 
     Args:
         model: the model; changed in place, and restored by `Attachment.detach`.
         config: which encoder.
         sites: "input", "blocks", "qkv", or `floater.Sites` for a part of them.
-        positions: "keep" adds to the model's own position encoding; "replace" takes it out, and its length limit with it.
+        positions: "keep" adds to the model's own position encoding; "replace" takes it out, and its
+            length limit with it.
         per_stack: one encoder for each stack, instead of one for all.
         indices: "model" numbers tokens as the model itself does; "mask" counts the attention mask.
 
     Returns:
-        The attachment, which is also the submodule `floater` of the model. The global random state is left as it was.
+        The attachment, which is also the submodule `floater` of the model. The global random state
+        is left as it was.
     """
-    return bind(model, config, sites=sites, positions=positions, per_stack=per_stack, indices=indices)
+    return bind(
+        model, config, sites=sites, positions=positions, per_stack=per_stack, indices=indices
+    )
 
 
 def bind(
@@ -52,19 +57,28 @@ def bind(
     indices: Literal["model", "mask"],
     shapes: Shapes | None = None,
 ) -> Attachment:
-    """What :func:`attach` does; `shapes` are those of weights that will be loaded, compared before anything is allocated."""
+    """What :func:`attach` does; `shapes` are those of weights that will be loaded, compared before
+    anything is allocated.
+    """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is {brief(model)}.")
+        raise ArgumentError(
+            "`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is "
+            f"{brief(model)}."
+        )
     if attachment(model) is not None:
-        raise AttachmentError("The model has an attachment already; call floater.attachment(model).detach() first.")
+        raise AttachmentError(
+            "The model has an attachment already; call floater.attachment(model).detach() first."
+        )
     model = inner_model(model)
     if hasattr(model, NAME):
         raise AttachmentError(
-            f"The model must have no attribute `{NAME}`, which is where its attachment goes, but has one of type "
-            f"{type(getattr(model, NAME)).__name__}; rename it."
+            f"The model must have no attribute `{NAME}`, which is where its attachment goes, but "
+            f"has one of type {type(getattr(model, NAME)).__name__}; rename it."
         )
     if not isinstance(config, EncoderConfig):
-        raise ArgumentError(f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}.")
+        raise ArgumentError(
+            f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}."
+        )
     if positions not in ("keep", "replace"):
         raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
     if indices not in ("model", "mask"):

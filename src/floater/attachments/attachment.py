@@ -16,11 +16,11 @@ from . import hooks
 from .adapters import active_module, check_adapters
 from .building import Shapes, build_encoders, groups_of
 from .given import Given, as_rows
-from .indices import Places, Span
 from .installation import Installation
 from .layouts import Layout, base_of, layout_of
-from .passage import Axis, Passage, Turns
 from .sites import Sites, StackPlaces, make_plan
+from .stack_encodings import Axis, Passage, Turns
+from .token_positions import Places, Span
 
 NAME = "floater"
 """Name under which the attachment is a submodule of its model."""
@@ -29,7 +29,9 @@ FORMAT = 1
 
 
 class _Rebake:
-    """Hook of an encoder and its parts: after other weights are loaded, stored encodings are made anew when they are used."""
+    """Hook of an encoder and its parts: after other weights are loaded, stored encodings are made
+    anew when they are used.
+    """
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = (attachment,)  # no submodule of the encoder
@@ -39,7 +41,9 @@ class _Rebake:
 
 
 def current(module: object) -> Attachment | None:
-    """The attachment that a module named `floater` stands for: itself, or the copy that PEFT trains at present."""
+    """The attachment that a module named `floater` stands for: itself, or the copy that PEFT trains
+    at present.
+    """
     found = active_module(module)
     return found if isinstance(found, Attachment) else None
 
@@ -62,14 +66,21 @@ class Attachment(nn.Module):
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout_of(model, sites.targets)
         base = model if sites.targets is not None else base_of(model)
-        if self.layout.carried and indices == "mask" and getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        if (
+            self.layout.carried
+            and indices == "mask"
+            and getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        ):
             raise ArgumentError(
-                '`indices` must be "model" for the blocks of an encoder-decoder that are named by pattern, but is "mask": '
-                "which mask belongs to them is not known."
+                '`indices` must be "model" for the blocks of an encoder-decoder that are named by'
+                ' pattern, but is "mask": which mask belongs to them is not known.'
             )
         additive = not isinstance(config, RotaryConfig)
         if not additive and sites.kind != "qkv":
-            raise ArgumentError(f'A rotary encoder turns queries and keys: sites must be "qkv", but is {sites.kind!r}.')
+            raise ArgumentError(
+                'A rotary encoder turns queries and keys: sites must be "qkv", but is'
+                f" {sites.kind!r}."
+            )
         plan = make_plan(base, self.layout, sites, additive)
         self.padding: int | None = getattr(getattr(base, "config", None), "pad_token_id", None)
         self.encoders = nn.ModuleDict(build_encoders(config, plan, base, per_stack, shapes))
@@ -83,7 +94,9 @@ class Attachment(nn.Module):
         self._installation.install(self, base)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
-        """A copy with the model is the copied model's; a copy by itself serves the same model, once it takes this one's place."""
+        """A copy with the model is the copied model's; a copy by itself serves the same model, once
+        it takes this one's place.
+        """
         if not memo:
             memo[id(self._plan)], memo[id(self._installation)] = self._plan, self._installation
         copied = object.__new__(type(self))
@@ -97,21 +110,26 @@ class Attachment(nn.Module):
             check_adapters(holder, self._installation.layers())
 
     def live(self) -> Attachment:
-        """The attachment whose weights count now: this one, or the trained copy that PEFT put in its place."""
+        """The attachment whose weights count now: this one, or the trained copy that PEFT put in
+        its place.
+        """
         for holder in self._installation.holders:
             found = current(holder._modules.get(NAME))
             if found is not None and found._installation is self._installation:
                 return found
         return self
 
-    # What users see ---------------------------------------------------------------------------------------------------
+    # What users see -------------------------------------------------------------------------------
 
     @property
     def encoder(self) -> nn.Module:
         """The encoder; with `per_stack`, use `encoders` instead."""
         if len(self.encoders) > 1:
             names = ", ".join(map(repr, self.encoders))
-            raise AttachmentError(f"This attachment has an encoder for each stack: use .encoders[…] with one of {names}.")
+            raise AttachmentError(
+                "This attachment has an encoder for each stack: use .encoders[…] with one of "
+                f"{names}."
+            )
         return next(iter(self.encoders.values()))
 
     @property
@@ -130,14 +148,18 @@ class Attachment(nn.Module):
 
     @torch.no_grad()
     def site_tables(self, length: int) -> Tensor | None:
-        """Encodings [length, sites, dim] of positions 0, 1, …, over all stacks; None for an encoder that adds nothing."""
+        """Encodings [length, sites, dim] of positions 0, 1, …, over all stacks; None for an encoder
+        that adds nothing.
+        """
         if isinstance(next(iter(self.encoders.values())), Rotary | NoPosition):
             return None
         return self._joined({name: table[:length] for name, table in self.tables(length).items()})
 
     @torch.no_grad()
     def own_table(self, length: int) -> Tensor | None:
-        """The model's own encodings [length, dim], as long as its table goes; None where it has none, or lost it."""
+        """The model's own encodings [length, dim], as long as its table goes; None where it has
+        none, or lost it.
+        """
         for stack in self._plan.stacks:
             own = self._installation.own.get(stack.name)
             if own is not None and not own.replace:
@@ -146,7 +168,11 @@ class Attachment(nn.Module):
 
     def _own_offset(self, stack: StackPlaces) -> int:
         """Rows of the model's own table before that of position 0."""
-        behind = (1 if self.padding is None else self.padding) + 1 if self.layout.rule == "padding" else 0
+        behind = (
+            (1 if self.padding is None else self.padding) + 1
+            if self.layout.rule == "padding"
+            else 0
+        )
         return stack.layout.own_offset + behind
 
     def num_parameters(self) -> int:
@@ -169,7 +195,13 @@ class Attachment(nn.Module):
         return self._installation.enabled
 
     @contextmanager
-    def at(self, times: Tensor | Sequence[float] | None = None, *, source: Any = None, target: Any = None) -> Iterator[None]:
+    def at(
+        self,
+        times: Tensor | Sequence[float] | None = None,
+        *,
+        source: Any = None,
+        target: Any = None,
+    ) -> Iterator[None]:
         """Inside, tokens stand at these real-valued times instead of at index·Δ.
 
         Args:
@@ -181,14 +213,20 @@ class Attachment(nn.Module):
         """
         two = len(self._plan.stacks) > 1
         if two and times is not None:
-            raise ArgumentError("An encoder-decoder takes `source=` and `target=`, but `times` was given.")
+            raise ArgumentError(
+                "An encoder-decoder takes `source=` and `target=`, but `times` was given."
+            )
         if not two and (source is not None or target is not None):
-            raise ArgumentError("A model of one stack takes `times`, but `source=` or `target=` was given.")
+            raise ArgumentError(
+                "A model of one stack takes `times`, but `source=` or `target=` was given."
+            )
         if times is None and source is None and target is None:
             raise ArgumentError("`at` needs times, but none were given.")
         before = self._installation.given
         own = target if two else times
-        self._installation.given = Given(as_rows(own, "target" if two else "times"), as_rows(source, "source"))
+        self._installation.given = Given(
+            as_rows(own, "target" if two else "times"), as_rows(source, "source")
+        )
         try:
             yield
         finally:
@@ -258,7 +296,7 @@ class Attachment(nn.Module):
         baked = f", baked to {self.baked_length}" if self._baked else ""
         return f"sites={self.sites.kind!r} ({self.num_sites}), positions={self.positions!r}{baked}"
 
-    # What hooks ask ---------------------------------------------------------------------------------------------------
+    # What hooks ask -------------------------------------------------------------------------------
 
     def stack(self, name: str) -> StackPlaces:
         """The places of a stack."""
@@ -290,7 +328,9 @@ class Attachment(nn.Module):
             return Passage(None, None, self._turns(only, own))
         if isinstance(only, NoPosition):
             return Passage(None, None)
-        return Passage(self._axis(session, own), None if source is None else self._axis(session, source))
+        return Passage(
+            self._axis(session, own), None if source is None else self._axis(session, source)
+        )
 
     def _axis(self, session: hooks.Session, places: Places) -> Axis:
         tables, places = session.tables(places)
@@ -300,22 +340,30 @@ class Attachment(nn.Module):
         """One table for all sites from those of the groups."""
         if len(tables) == 1:
             return next(iter(tables.values()))
-        sites = {site: tables[group][:, place] for group, members in self._groups.items() for place, site in enumerate(members)}
+        sites = {
+            site: tables[group][:, place]
+            for group, members in self._groups.items()
+            for place, site in enumerate(members)
+        }
         return torch.stack([sites[site] for site in sorted(sites)], 1)
 
     def tables(self, length: int) -> dict[str, Tensor]:
         """Encodings [≥ length, sites, dim] of positions 0, 1, …, by group of sites."""
         if self._baked:
-            if self.training and torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters()):
+            if (
+                self.training
+                and torch.is_grad_enabled()
+                and any(parameter.requires_grad for parameter in self.parameters())
+            ):
                 raise AttachmentError(
-                    "A baked attachment cannot be trained: its encodings are stored; call unbake() first, or freeze it "
-                    "with attachment.requires_grad_(False)."
+                    "A baked attachment cannot be trained: its encodings are stored; call unbake() "
+                    "first, or freeze it with attachment.requires_grad_(False)."
                 )
             baked = self.baked_tables()
             if not torch.compiler.is_compiling() and length > (self.baked_length or 0):
                 raise LengthError(
-                    f"The attachment is baked to {self.baked_length} positions, but {length} are needed; "
-                    f"call bake({length}) or unbake()."
+                    f"The attachment is baked to {self.baked_length} positions, but {length} are "
+                    f"needed; call bake({length}) or unbake()."
                 )
             return baked
         return {name: encoder.table(length) for name, encoder in self._additive()}
@@ -326,7 +374,10 @@ class Attachment(nn.Module):
             exact = times / self.delta
             index = exact.round().to(torch.int64)
             if bool(((exact - index).abs() > 1e-6 * exact.abs().clamp(min=1)).any()):
-                raise AttachmentError("A baked attachment holds multiples of Δ only; call unbake() for times in between.")
+                raise AttachmentError(
+                    "A baked attachment holds multiples of Δ only; call unbake() for times in "
+                    "between."
+                )
             tables = self.tables(int(index.max()) + 1)
             return {name: table[index.to(table.device)] for name, table in tables.items()}
         return {name: encoder(times) for name, encoder in self._additive()}
@@ -344,7 +395,9 @@ class Attachment(nn.Module):
             index = torch.arange(index.first, index.first + index.length, device=device)
         elif index.shape[0] == 1:
             index = index[0]
-        times = index.to(torch.float64) * self.delta if places.times is None else places.times[index]
+        times = (
+            index.to(torch.float64) * self.delta if places.times is None else places.times[index]
+        )
         cosine, sine = rotary.angles(times)
         return Turns(cosine.unsqueeze(-2), sine.unsqueeze(-2))
 

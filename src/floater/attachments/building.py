@@ -21,11 +21,18 @@ class Misfit(SavedError):
     """Saved weights do not fit the attachment that is made for them."""
 
 
-def _check_size(config: EncoderConfig, settings: tuple[int, int, list[int]], group: str, shapes: Shapes | None) -> None:
-    """Refuse an encoder that needs more memory than there is, or other weights than were saved, before it is built."""
+def _check_size(
+    config: EncoderConfig, settings: tuple[int, int, list[int]], group: str, shapes: Shapes | None
+) -> None:
+    """Refuse an encoder that needs more memory than there is, or other weights than were saved,
+    before it is built.
+    """
     try:
         with torch.device("meta"):
-            weights = {f"{group}.{name}": tensor for name, tensor in config.build(*settings).state_dict().items()}
+            weights = {
+                f"{group}.{name}": tensor
+                for name, tensor in config.build(*settings).state_dict().items()
+            }
     except RuntimeError as error:  # sizes that overflow
         raise ArgumentError(f"{config!r} cannot be built: {first_line(error)}") from None
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
@@ -36,14 +43,20 @@ def _check_size(config: EncoderConfig, settings: tuple[int, int, list[int]], gro
         found = shapes.get(name)
         if found is None or tuple(found) != tuple(tensor.shape):
             has = "is missing" if found is None else f"has {tuple(found)}"
-            raise Misfit(f"The weights do not fit their description: {name} must have shape {tuple(tensor.shape)}, but {has}.")
+            raise Misfit(
+                f"The weights do not fit their description: {name} must have shape "
+                f"{tuple(tensor.shape)}, but {has}."
+            )
 
 
 def groups_of(plan: Plan, per_stack: bool) -> dict[str, list[int]]:
     """The sites that each encoder serves: all of them, or those of one stack."""
     if not per_stack:
         return {"all": list(range(len(plan.owners)))}
-    return {name: [i for i, owner in enumerate(plan.owners) if owner == name] for name in sorted(set(plan.owners))}
+    return {
+        name: [i for i, owner in enumerate(plan.owners) if owner == name]
+        for name in sorted(set(plan.owners))
+    }
 
 
 def build_encoders(

@@ -25,9 +25,12 @@ def as_rows(times: Any, name: str) -> Tensor | None:
         return None
     if isinstance(times, Tensor) and times.requires_grad:
         raise ArgumentError(
-            f"`{name}` must not require gradients, but do; call attachment.encoder(times) where times are to be learned."
+            f"`{name}` must not require gradients, but do; call attachment.encoder(times) where "
+            "times are to be learned."
         )
     checked = check_times(times, name=name)
     if checked.dim() > 2 or checked.dim() == 0:
-        raise ArgumentError(f"`{name}` must have shape [length] or [batch, length], but has {tuple(checked.shape)}.")
+        raise ArgumentError(
+            f"`{name}` must have shape [length] or [batch, length], but has {tuple(checked.shape)}."
+        )
     return checked.unsqueeze(0) if checked.dim() == 1 else checked

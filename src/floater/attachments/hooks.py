@@ -1,6 +1,7 @@
 """What happens when a forward enters a model, a stack, a block.
 
-Hooks are objects, not closures, so that a deep copy of a model gets hooks that know the copy's attachment.
+Hooks are objects, not closures, so that a deep copy of a model gets hooks that know the copy's
+attachment.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
 from ..errors import ArgumentError, AttachmentError
-from .indices import Arguments, Places, Span, masked, past_length, places, span
-from .own import Exchanged, exchanged
-from .passage import Passage
+from .model_positions import Exchanged, exchanged
 from .sites import Place, Plan
+from .stack_encodings import Passage
+from .token_positions import Arguments, Places, Span, masked, past_length, places, span
 
 if TYPE_CHECKING:
     from .attachment import Attachment
 
 SESSION, PASSAGE = "floater_session", "floater_passage"
 SOURCE = "floater_positions"
-"""Name under which an encoder's output tells a decoder at which positions its tokens were counted."""
+"""Name under which an encoder's output tells a decoder at which positions its tokens were counted.
+"""
 
 Changed = tuple[tuple[Any, ...], dict[str, Any]] | None
 
@@ -37,12 +39,16 @@ def pre(module: nn.Module, hook: Any) -> torch.utils.hooks.RemovableHandle:
 
 
 def post(module: nn.Module, hook: Any) -> torch.utils.hooks.RemovableHandle:
-    """Call `hook(args, kwargs, output)` after the module's forward, also where that fails (the output is then None)."""
+    """Call `hook(args, kwargs, output)` after the module's forward, also where that fails (the
+    output is then None).
+    """
     return module.register_forward_hook(hook, with_kwargs=True, always_call=True)
 
 
 class Carrier:
-    """Takes an opening from a stack to its blocks, in the same thread, where the stack passes no unknown arguments on."""
+    """Takes an opening from a stack to its blocks, in the same thread, where the stack passes no
+    unknown arguments on.
+    """
 
     def __init__(self) -> None:
         self._threads = threading.local()
@@ -75,7 +81,9 @@ class Carrier:
 
 
 class _Carried(Exchanged):
-    """A block that looks up its opening before anything, checkpointing included, gets to see its arguments."""
+    """A block that looks up its opening before anything, checkpointing included, gets to see its
+    arguments.
+    """
 
     carrier: Carrier
 
@@ -88,17 +96,23 @@ class _Carried(Exchanged):
 
 @dataclass
 class CountedOutput(BaseModelOutput):
-    """An encoder's output that also says at which positions its tokens stand; goes through beams with the rest."""
+    """An encoder's output that also says at which positions its tokens stand; goes through beams
+    with the rest.
+    """
 
     floater_positions: Tensor | None = None
 
 
 _DENSE, _WASTE = 4096, 64
-"""Tables hold all positions up to the last, unless that is more than so many, and so many times the tokens looked up."""
+"""Tables hold all positions up to the last, unless that is more than so many, and so many times the
+tokens looked up.
+"""
 
 
 class Session:
-    """The encodings of one forward through a whole model: made once, for the longest of its stacks."""
+    """The encodings of one forward through a whole model: made once, for the longest of its
+    stacks.
+    """
 
     def __init__(self, attachment: Attachment, length: int = 0) -> None:
         self._attachment, self._length = attachment, length
@@ -122,7 +136,9 @@ class Session:
 
 
 class _Arriving:
-    """A hook that looks at the arguments of a forward by name, and does nothing while the attachment is disabled."""
+    """A hook that looks at the arguments of a forward by name, and does nothing while the
+    attachment is disabled.
+    """
 
     def __init__(self, attachment: Attachment, module: nn.Module) -> None:
         self._attachment, self._arguments = attachment, Arguments(module)
@@ -132,14 +148,18 @@ class _Arriving:
             return None
         return self._changed(self._arguments.bind(args, kwargs), args, kwargs)
 
-    def _changed(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
+    def _changed(
+        self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Changed:
         raise NotImplementedError
 
 
 class Root(_Arriving):
     """Entry of an encoder-decoder: one session for both stacks."""
 
-    def _changed(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
+    def _changed(
+        self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Changed:
         lengths = [0]
         for name in ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds"):
             tensor = given.get(name)
@@ -158,7 +178,9 @@ class Root(_Arriving):
 class Entry:
     """Entry of a stack: number the tokens, look up their encodings, hand them on to the blocks."""
 
-    def __init__(self, attachment: Attachment, stack: str, module: nn.Module, carrier: Carrier | None) -> None:
+    def __init__(
+        self, attachment: Attachment, stack: str, module: nn.Module, carrier: Carrier | None
+    ) -> None:
         self._attachment, self._stack, self._arguments = attachment, stack, Arguments(module)
         self._carrier = carrier
 
@@ -180,12 +202,16 @@ class Entry:
 
 
 class Exit:
-    """End of a stack: what its blocks were to add must have been added, and a decoder is told how its tokens were counted."""
+    """End of a stack: what its blocks were to add must have been added, and a decoder is told how
+    its tokens were counted.
+    """
 
     def __init__(self, attachment: Attachment, stack: str, carrier: Carrier | None) -> None:
         self._attachment, self._stack, self._carrier = attachment, stack, carrier
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
         if not self._attachment.enabled:
             return None
         opening = kwargs.get(PASSAGE) if self._carrier is None else self._carrier.pop()
@@ -196,18 +222,27 @@ class Exit:
             return None
         if not opening.opened and self._attachment.stack_sites(self._stack) and not module.training:
             raise AttachmentError(
-                f"A forward through {type(module).__name__} passed by its attachment: no block of the {self._stack} was entered; "
-                "name the blocks that it really calls with floater.Sites(…, targets={…})."
+                f"A forward through {type(module).__name__} passed by its attachment: no block of "
+                f"the {self._stack} was entered; name the blocks that it really calls with "
+                "floater.Sites(…, targets={…})."
             )
         if left is not None:
             raise AttachmentError(
-                f"A forward through {type(module).__name__} passed by its attachment: the projection {left} was not called; "
-                'attach with sites="blocks", or run the model with its own attention (no fused kernels that read the weights).'
+                f"A forward through {type(module).__name__} passed by its attachment: the"
+                f' projection {left} was not called; attach with sites="blocks", or run the model'
+                " with its own attention (no fused kernels that read the weights)."
             )
-        return opening.recorded(output) if self._stack == "encoder" and self._attachment.num_stacks > 1 else None
+        return (
+            opening.recorded(output)
+            if self._stack == "encoder" and self._attachment.num_stacks > 1
+            else None
+        )
 
     def _left(self) -> str | None:
-        """A projection that did not take what it was handed. Keys and values of another stack may be cached, and need not."""
+        """A projection that did not take what it was handed.
+
+        Keys and values of another stack may be cached, and need not.
+        """
         found = None
         for block in self._attachment.stack(self._stack).blocks:
             for place in block.places:
@@ -219,12 +254,22 @@ class Exit:
 
 
 class _Opening:
-    """A passage that is made when the first block asks for it: only then is it certain how many tokens there are."""
+    """A passage that is made when the first block asks for it: only then is it certain how many
+    tokens there are.
+    """
 
-    def __init__(self, attachment: Attachment, stack: str, session: Session, given: dict[str, Any]) -> None:
+    def __init__(
+        self, attachment: Attachment, stack: str, session: Session, given: dict[str, Any]
+    ) -> None:
         self._attachment, self._stack, self._session = attachment, stack, session
         rule = attachment.layout.rule
-        self._own = places(rule, given, attachment.padding, attachment.indices == "mask", sure=not attachment.layout.carried)
+        self._own = places(
+            rule,
+            given,
+            attachment.padding,
+            attachment.indices == "mask",
+            sure=not attachment.layout.carried,
+        )
         if self._own is not None:
             attachment.check_own(stack, self._own)
         self._past = past_length(given)
@@ -249,13 +294,16 @@ class _Opening:
         length, mask = states.shape[1], given.get("encoder_attention_mask")
         if self._attachment.indices == "mask":
             return masked(mask, length, 0, states.device)
-        if self._attachment.layout.rule == "padding":  # what the encoder saw is not known; where it was masked, it was padding
+        if (
+            self._attachment.layout.rule == "padding"
+        ):  # what the encoder saw is not known; where it was masked, it was padding
             if mask is not None and mask.dim() == 2:
                 return masked(mask, length, 0, states.device)
             if states.shape[0] > 1 and not torch.compiler.is_compiling():
                 warnings.warn(
-                    "The decoder was given hidden states without a mask or a record of how their tokens were counted: they are "
-                    "counted as if none were padding; pass the encoder's whole output as `encoder_outputs`, or an attention mask.",
+                    "The decoder was given hidden states without a mask or a record of how their "
+                    "tokens were counted: they are counted as if none were padding; pass the "
+                    "encoder's whole output as `encoder_outputs`, or an attention mask.",
                     stacklevel=2,
                 )
         return span(length, 0, states.device)
@@ -266,16 +314,24 @@ class _Opening:
         return self._passage is not None
 
     def recorded(self, output: Any) -> Any:
-        """An encoder's output with the positions of its tokens, for a decoder that is called later."""
+        """An encoder's output with the positions of its tokens, for a decoder that is called
+        later.
+        """
         if self._own is None:
             return None
         states: Tensor = output[0]
         index = self._own.index
         if isinstance(index, Span):
-            index = torch.arange(index.first, index.first + index.length, device=states.device).unsqueeze(0)
+            index = torch.arange(
+                index.first, index.first + index.length, device=states.device
+            ).unsqueeze(0)
         index = index.to(states.device).expand(states.shape[0], -1)
         setattr(states, SOURCE, index)
-        return CountedOutput(**output, floater_positions=index) if type(output) is BaseModelOutput else None
+        return (
+            CountedOutput(**output, floater_positions=index)
+            if type(output) is BaseModelOutput
+            else None
+        )
 
     def passage(self, hidden: Tensor) -> Passage:
         """The passage, now that the first block is entered with `hidden` [B, L, dim]."""
@@ -284,8 +340,12 @@ class _Opening:
             _check_length(own, hidden)
             source = self._source
             if self._times is not None:
-                two = source is not None or self._stack == "decoder" or self._times.source is not None
-                mine = self._times.source if two and self._stack == "encoder" else self._times.target
+                two = (
+                    source is not None or self._stack == "decoder" or self._times.source is not None
+                )
+                mine = (
+                    self._times.source if two and self._stack == "encoder" else self._times.target
+                )
                 own = _at(mine, own, self._past, hidden, self._attachment.delta)
                 if source is not None:
                     source = _at(self._times.source, source, 0, hidden, self._attachment.delta)
@@ -307,8 +367,9 @@ class Block:
             self._clear()
             if self._attachment.enabled and any(self.by_call.values()):
                 raise AttachmentError(
-                    f"{type(module).__name__} was entered without the encodings of its tokens; call the whole model (blocks cannot "
-                    "be called by themselves, nor checkpointed from outside), or do it inside attachment.disabled()."
+                    f"{type(module).__name__} was entered without the encodings of its tokens; call"
+                    " the whole model (blocks cannot be called by themselves, nor checkpointed "
+                    "from outside), or do it inside attachment.disabled()."
                 )
             return args, kwargs
         _check_checkpointing(module)
@@ -339,9 +400,13 @@ class Block:
 
 
 class Unlimited(_Arriving):
-    """BERT's embeddings look `token_type_ids` up by position in a buffer of limited length: pass both explicitly."""
+    """BERT's embeddings look `token_type_ids` up by position in a buffer of limited length: pass
+    both explicitly.
+    """
 
-    def _changed(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed:
+    def _changed(
+        self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Changed:
         source = given.get("input_ids")
         if source is None:
             source = given["inputs_embeds"][..., 0]
@@ -352,7 +417,9 @@ class Unlimited(_Arriving):
         return (), given
 
 
-def _at(times: Tensor | None, where: Places, past: int | Tensor, hidden: Tensor, delta: float) -> Places:
+def _at(
+    times: Tensor | None, where: Places, past: int | Tensor, hidden: Tensor, delta: float
+) -> Places:
     """Positions from times a caller set: rows repeated for beams, continued by Δ past their end."""
     if times is None:
         return where
@@ -360,9 +427,13 @@ def _at(times: Tensor | None, where: Places, past: int | Tensor, hidden: Tensor,
     first, batch = int(past), hidden.shape[0]
     rows, known = times.shape
     if batch % rows:
-        raise ArgumentError(f"`at` was given times for {rows} sequences, but the batch holds {batch}.")
+        raise ArgumentError(
+            f"`at` was given times for {rows} sequences, but the batch holds {batch}."
+        )
     if first == 0 and known > length:
-        raise ArgumentError(f"`at` was given {known} times, but the sequences hold {length} tokens.")
+        raise ArgumentError(
+            f"`at` was given {known} times, but the sequences hold {length} tokens."
+        )
     missing = first + length - known
     if missing > 0:
         steps = torch.arange(1, missing + 1, dtype=torch.float64) * delta
@@ -393,9 +464,9 @@ def _recorded(index: Any, states: Tensor) -> Places | None:
         return None
     if index.shape != states.shape[:2]:
         raise ArgumentError(
-            f"`encoder_outputs` must be an encoder's output as it was returned, but its {SOURCE} have shape "
-            f"{tuple(index.shape)} where its states have {tuple(states.shape[:2])}; select rows in both, "
-            "or make a new BaseModelOutput(last_hidden_state=…)."
+            f"`encoder_outputs` must be an encoder's output as it was returned, but its {SOURCE} "
+            f"have shape {tuple(index.shape)} where its states have {tuple(states.shape[:2])}; "
+            "select rows in both, or make a new BaseModelOutput(last_hidden_state=…)."
         )
     same = None
     if index.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -409,14 +480,17 @@ def _check_length(own: Places, hidden: Tensor) -> None:
     length = own.index.length if isinstance(own.index, Span) else own.index.shape[1]
     if length != hidden.shape[1] and not torch.compiler.is_compiling():
         raise AttachmentError(
-            f"Positions were counted for {length} tokens, but {hidden.shape[1]} enter the first block; pass `position_ids` [batch, "
+            f"Positions were counted for {length} tokens, but {hidden.shape[1]} enter the first "
+            "block; pass `position_ids` [batch, "
             f'{hidden.shape[1]}], or attach with indices="model".'
         )
 
 
 def _check_checkpointing(module: nn.Module) -> None:
     function = getattr(module, "_gradient_checkpointing_func", None)
-    if function is None or not (module.training and getattr(module, "gradient_checkpointing", False)):
+    if function is None or not (
+        module.training and getattr(module, "gradient_checkpointing", False)
+    ):
         return
     if getattr(function, "keywords", {}).get("use_reentrant"):
         raise AttachmentError(
@@ -426,9 +500,12 @@ def _check_checkpointing(module: nn.Module) -> None:
 
 
 def check_free(plan: Plan) -> None:
-    """Refuse a second attachment, also where the first was made through the model's base or a model around it."""
+    """Refuse a second attachment, also where the first was made through the model's base or a model
+    around it.
+    """
     for stack in plan.stacks:
         if any(isinstance(hook, Entry) for hook in stack.module._forward_pre_hooks.values()):
             raise AttachmentError(
-                f"The {stack.name} has an attachment already, made through its base or a model around it; call its detach() first."
+                f"The {stack.name} has an attachment already, made through its base or a model "
+                "around it; call its detach() first."
             )

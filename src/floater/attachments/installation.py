@@ -1,4 +1,6 @@
-"""What an attachment does to its model: hooks, exchanged classes, and how they are taken off again."""
+"""What an attachment does to its model: hooks, exchanged classes, and how they are taken off
+again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import nn
 from ..errors import ArgumentError
 from . import hooks
 from .given import Given
-from .own import Own
+from .model_positions import Own
 from .projections import equip, restore
 from .sites import Plan, StackPlaces
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Installation:
-    """The changes made to one model. A copy of the attachment alone (PEFT makes one to train it) shares them.
+    """The changes made to one model. A copy of the attachment alone (PEFT makes one to train it)
+    shares them.
 
     Attributes:
         enabled: whether encodings are added.
@@ -38,7 +41,9 @@ class Installation:
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles are enabled and stand at their own times, whatever the original was doing."""
+        """Copies and pickles are enabled and stand at their own times, whatever the original was
+        doing.
+        """
         return {**self.__dict__, "enabled": True, "given": None}
 
     def install(self, attachment: Attachment, base: nn.Module) -> None:
@@ -66,8 +71,8 @@ class Installation:
             self.own[stack.name] = Own(own, stack.layout.own_kind, replace)
         elif replace:
             raise ArgumentError(
-                f'positions="replace" needs a layout that says where {attachment.model_type} keeps its own positions; '
-                'use positions="keep".'
+                f'positions="replace" needs a layout that says where {attachment.model_type} keeps'
+                ' its own positions; use positions="keep".'
             )
         if stack.layout.embeddings and replace:
             embeddings = stack.module.get_submodule(stack.layout.embeddings)

@@ -1,6 +1,7 @@
 """Where each architecture keeps its sites: a table of places, not code per model.
 
-Paths are relative: stacks to the base model, everything else to its stack or block. Written for transformers 5.
+Paths are relative: stacks to the base model, everything else to its stack or block. Written for
+transformers 5.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ running: place + length of the cache, whatever is passed (marian, bart).
 whole: place in the sequence that the blocks see (vit).
 """
 Own = Literal["learned", "sinusoidal", "growing", "parameter", "none"]
-"""What a base model's own position encoding is: a table with a last row, a fixed sinusoid of limited length, one that grows by
-itself, a parameter instead of a module, or nothing."""
+"""What a base model's own position encoding is: a table with a last row, a fixed sinusoid of
+limited length, one that grows by itself, a parameter instead of a module, or nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ class StackLayout:
     Attributes:
         path: the stack, from the base model ("" is the base model itself).
         blocks: the list of blocks, from the stack; "*" stands for every index of a list.
-        attention: q, k and v projections of self-attention, from a block; one fused path may stand for all three.
+        attention: q, k and v projections of self-attention, from a block; one fused path may stand
+            for all three.
         cross: the same for attention to another stack.
         own: the module (or parameter) that holds the model's own position encoding, from the stack.
         own_kind: what that is.
         own_offset: rows of it before position 0.
-        embeddings: the module that looks up `position_ids` and `token_type_ids`, from the stack, if there is one.
+        embeddings: the module that looks up `position_ids` and `token_type_ids`, from the stack, if
+            there is one.
     """
 
     path: str
@@ -62,11 +66,19 @@ class Layout:
     repeated: bool = False
     """One block module serves all blocks (albert)."""
     carried: bool = False
-    """The stack may not pass unknown arguments on to its blocks: they find their encodings without it."""
+    """The stack may not pass unknown arguments on to its blocks: they find their encodings without
+    it.
+    """
 
 
-_SELF = {part: f"attention.self.{name}" for part, name in zip("qkv", ("query", "key", "value"), strict=True)}
-_CROSS = {part: f"crossattention.self.{name}" for part, name in zip("qkv", ("query", "key", "value"), strict=True)}
+_SELF = {
+    part: f"attention.self.{name}"
+    for part, name in zip("qkv", ("query", "key", "value"), strict=True)
+}
+_CROSS = {
+    part: f"crossattention.self.{name}"
+    for part, name in zip("qkv", ("query", "key", "value"), strict=True)
+}
 _SELF_ATTN = {part: f"self_attn.{part}_proj" for part in "qkv"}
 _ENCODER_ATTN = {part: f"encoder_attn.{part}_proj" for part in "qkv"}
 
@@ -111,7 +123,10 @@ LAYOUTS: dict[str, Layout] = {
             "encoder": StackLayout(
                 path="",
                 blocks="encoder.albert_layer_groups.*.albert_layers.*",
-                attention={part: f"attention.{name}" for part, name in zip("qkv", ("query", "key", "value"), strict=True)},
+                attention={
+                    part: f"attention.{name}"
+                    for part, name in zip("qkv", ("query", "key", "value"), strict=True)
+                },
                 own="embeddings.position_embeddings",
                 own_kind="learned",
                 embeddings="embeddings",
@@ -136,7 +151,15 @@ LAYOUTS: dict[str, Layout] = {
     "bart": Layout(_seq2seq("learned", offset=2), "running"),
     "m2m_100": Layout(_seq2seq("growing"), "padding"),
     "gpt2": Layout(
-        {"decoder": StackLayout(path="", blocks="h.*", attention={"qkv": "attn.c_attn"}, own="wpe", own_kind="learned")},
+        {
+            "decoder": StackLayout(
+                path="",
+                blocks="h.*",
+                attention={"qkv": "attn.c_attn"},
+                own="wpe",
+                own_kind="learned",
+            )
+        },
         "given",
     ),
     "vit": Layout(
@@ -159,17 +182,19 @@ def layout_of(model: nn.Module, targets: Mapping[str, str] | None) -> Layout:
 
     Args:
         model: a Hugging Face model.
-        targets: for architectures that are not in the table: "blocks" and "q", "k", "v" (or "qkv" for a fused projection, whose
-            output must be [q | k | v]), each a path in which "*" stands for the number of a block, e.g.
-            `{"blocks": "model.layers.*", "q": "model.layers.*.self_attn.q_proj", …}`.
+        targets: for architectures that are not in the table: "blocks" and "q", "k", "v" (or "qkv"
+            for a fused projection, whose output must be [q | k | v]), each a path in which "*"
+            stands for the number of a block, e.g. `{"blocks": "model.layers.*", "q":
+            "model.layers.*.self_attn.q_proj", …}`.
     """
     if targets is not None:
         return _from_targets(model, targets)
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if kind not in LAYOUTS:
         raise LayoutError(
-            f"No layout is known for the architecture {kind!r} (known: {', '.join(LAYOUTS)}); name its places by pattern, "
-            f"sites=floater.Sites(kind, targets={{...}}). {_candidates(model)}"
+            f"No layout is known for the architecture {kind!r} (known: {', '.join(LAYOUTS)}); name "
+            "its places by pattern, sites=floater.Sites(kind, targets={...}). "
+            f"{_candidates(model)}"
         )
     return LAYOUTS[kind]
 
@@ -177,12 +202,25 @@ def layout_of(model: nn.Module, targets: Mapping[str, str] | None) -> Layout:
 def find(root: nn.Module, path: str) -> list[nn.Module]:
     """Modules at a path in which "*" stands for any number, in order of those numbers."""
     pattern = re.compile(re.escape(path).replace(r"\*", r"(\d+)") + r"\Z")
-    found = [(match, module) for name, module in root.named_modules() if (match := pattern.match(name))]
-    return [module for match, module in sorted(found, key=lambda pair: tuple(map(int, pair[0].groups())))]
+    found = [
+        (match, module) for name, module in root.named_modules() if (match := pattern.match(name))
+    ]
+    return [
+        module
+        for match, module in sorted(found, key=lambda pair: tuple(map(int, pair[0].groups())))
+    ]
 
 
 _PARTS = ("q", "k", "v", "qkv")
-_INTERLEAVED = ("bloom", "codegen", "deberta", "falcon", "gpt_neox", "gpt_neox_japanese", "persimmon")
+_INTERLEAVED = (
+    "bloom",
+    "codegen",
+    "deberta",
+    "falcon",
+    "gpt_neox",
+    "gpt_neox_japanese",
+    "persimmon",
+)
 """Architectures whose one projection for q, k and v is laid out head by head."""
 
 
@@ -190,26 +228,37 @@ def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
     unknown = set(targets) - {"blocks", *_PARTS}
     if unknown or "blocks" not in targets:
         raise LayoutError(
-            f"`targets` must have the key 'blocks' and may have 'q', 'k', 'v' or 'qkv', but has {', '.join(targets)}."
+            "`targets` must have the key 'blocks' and may have 'q', 'k', 'v' or 'qkv', but has "
+            f"{', '.join(targets)}."
         )
     for key, path in targets.items():
         if not find(model, path):
-            raise LayoutError(f"`targets[{key!r}]` = {path!r} matches no module. {_candidates(model)}")
+            raise LayoutError(
+                f"`targets[{key!r}]` = {path!r} matches no module. {_candidates(model)}"
+            )
     blocks = targets["blocks"]
     if any(isinstance(module, nn.ModuleList) for module in find(model, blocks)):
-        raise LayoutError(f"`targets['blocks']` = {blocks!r} must match blocks, but is a list of them; write '{blocks}.*'.")
+        raise LayoutError(
+            f"`targets['blocks']` = {blocks!r} must match blocks, but is a list of them; write "
+            f"'{blocks}.*'."
+        )
     inner = {}
     for key in (part for part in _PARTS if part in targets):
         if not targets[key].startswith(blocks + "."):
-            raise LayoutError(f"`targets[{key!r}]` = {targets[key]!r} must lie inside the blocks {blocks!r}.")
+            raise LayoutError(
+                f"`targets[{key!r}]` = {targets[key]!r} must lie inside the blocks {blocks!r}."
+            )
         inner[key] = targets[key][len(blocks) + 1 :]
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if "qkv" in inner and kind in _INTERLEAVED:
         raise LayoutError(
-            f"`targets['qkv']` must be a projection whose output is [q | k | v], but that of {kind} mixes them head by head; "
-            'choose sites="blocks" with the same `targets["blocks"]`.'
+            "`targets['qkv']` must be a projection whose output is [q | k | v], but that of"
+            f' {kind} mixes them head by head; choose sites="blocks" with the same'
+            ' `targets["blocks"]`.'
         )
-    return Layout({"encoder": StackLayout(path="", blocks=blocks, attention=inner)}, "given", carried=True)
+    return Layout(
+        {"encoder": StackLayout(path="", blocks=blocks, attention=inner)}, "given", carried=True
+    )
 
 
 def _candidates(model: nn.Module) -> str:
@@ -217,7 +266,8 @@ def _candidates(model: nn.Module) -> str:
     names = {
         re.sub(r"\.\d+(?=\.|\Z)", ".*", name): None
         for name, module in model.named_modules()
-        if type(module).__name__ in ("Linear", "Conv1D") and re.search(r"att|query|key|value|[qkv]_|qkv", name, re.IGNORECASE)
+        if type(module).__name__ in ("Linear", "Conv1D")
+        and re.search(r"att|query|key|value|[qkv]_|qkv", name, re.IGNORECASE)
     }
     return "Candidates: " + (", ".join(names) if names else "none found") + "."
 
@@ -235,4 +285,7 @@ def head_size(base: nn.Module, dim: int) -> int:
         heads = getattr(config, name, None)
         if isinstance(heads, int):
             return dim // heads
-    raise LayoutError(f"The config of {type(base).__name__} does not say how many heads turn (num_attention_heads).")
+    raise LayoutError(
+        f"The config of {type(base).__name__} does not say how many heads turn "
+        "(num_attention_heads)."
+    )

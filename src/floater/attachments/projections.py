@@ -1,6 +1,7 @@
 """Projections that add a position-dependent bias inside their one matrix product.
 
-The classes below take the place of a layer's own class; parameters, names and hooks stay what they were.
+The classes below take the place of a layer's own class; parameters, names and hooks stay what they
+were.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ Turned = tuple[Tensor, Tensor, tuple[int, ...]]
 
 
 class Slot:
-    """What the block in front hands to a projection for the next call, in the same thread. Empty in copies.
+    """What the block in front hands to a projection for the next call, in the same thread. Empty in
+    copies.
 
-    `added` is a bias by position: [L, out], or [B, L, out] where rows of a batch stand at different positions.
+    `added` is a bias by position: [L, out], or [B, L, out] where rows of a batch stand at different
+    positions.
     """
 
     def __init__(self) -> None:
         self._threads = threading.local()
-        self._traced: tuple[Tensor | None, Turned | None] = (None, None)  # a graph is traced by one thread
+        self._traced: tuple[Tensor | None, Turned | None] = (
+            None,
+            None,
+        )  # a graph is traced by one thread
 
     def put(self, added: Tensor | None, turned: Turned | None) -> None:
         """Hand over."""
@@ -72,7 +78,9 @@ class PositionedLinear(nn.Linear):
 
 
 class PositionedConv1D(Conv1D):
-    """transformers' `Conv1D` (a linear layer with its weight transposed; GPT-2) whose bias may depend on the position."""
+    """transformers' `Conv1D` (a linear layer with its weight transposed; GPT-2) whose bias may
+    depend on the position.
+    """
 
     slot: Slot
 
@@ -93,7 +101,9 @@ class PositionedConv1D(Conv1D):
 
 
 class AddAfter:
-    """Forward hook that adds the encoding to a projection's output, for layers of any other kind (quantised ones, say)."""
+    """Forward hook that adds the encoding to a projection's output, for layers of any other kind
+    (quantised ones, say).
+    """
 
     def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
         added, turned = module.slot.take()
@@ -102,7 +112,10 @@ class AddAfter:
         return output if added is None else _plus(output, added)
 
 
-_POSITIONED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PositionedLinear, Conv1D: PositionedConv1D}
+_POSITIONED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: PositionedLinear,
+    Conv1D: PositionedConv1D,
+}
 _PLAIN = {positioned: plain for plain, positioned in _POSITIONED.items()}
 
 
@@ -114,7 +127,10 @@ def underlying(layer: nn.Module) -> nn.Module:
 
 
 def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
-    """Give a layer a slot, in place. Returns the handle of the hook that serves it, if it takes one."""
+    """Give a layer a slot, in place.
+
+    Returns the handle of the hook that serves it, if it takes one.
+    """
     layer.slot = Slot()  # type: ignore[assignment]
     if type(layer) in _POSITIONED:
         layer.__class__ = _POSITIONED[type(layer)]
@@ -132,12 +148,17 @@ def out_width(layer: nn.Module, name: str) -> int:
     """Size of a projection's output."""
     width = getattr(layer, "out_features", getattr(layer, "nf", None))
     if not isinstance(width, int):
-        raise LayoutError(f"Projection {name} must be a linear layer (with `out_features`), but is a {type(layer).__name__}.")
+        raise LayoutError(
+            f"Projection {name} must be a linear layer (with `out_features`), but is a "
+            f"{type(layer).__name__}."
+        )
     return width
 
 
 def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
-    """Whether the fused product gives the bits that the layer itself would: full precision on the CPU."""
+    """Whether the fused product gives the bits that the layer itself would: full precision on the
+    CPU.
+    """
     return (
         x.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
@@ -149,10 +170,12 @@ def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
-    """x·weight + bias + added, the product accumulating onto the biases: no pass over the activations of its own.
+    """x·weight + bias + added, the product accumulating onto the biases: no pass over the
+    activations of its own.
 
-    Where there may be gradients, the bias is added to all rows at once, so that its own is the sum that the layer itself would
-    form, to the bit. Graphs are spared this: it would bind their lengths.
+    Where there may be gradients, the bias is added to all rows at once, so that its own is the sum
+    that the layer itself would form, to the bit. Graphs are spared this: it would bind their
+    lengths.
     """
     batch, length, _ = x.shape
     if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
@@ -163,9 +186,11 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
 
 
 def _no_view(fresh: Tensor, rows: int) -> Tensor:
-    """A tensor that nobody else holds as a matrix, as `matmul` reshapes what it works on; to autograd it is no view.
+    """A tensor that nobody else holds as a matrix, as `matmul` reshapes what it works on; to
+    autograd it is no view.
 
-    What is written into a view costs the backward a copy of the whole gradient, more than all else here.
+    What is written into a view costs the backward a copy of the whole gradient, more than all else
+    here.
     """
     if torch.compiler.is_compiling():
         return fresh.view(rows, -1)
@@ -187,4 +212,6 @@ def _turn(out: Tensor, cosine: Tensor, sine: Tensor, parts: tuple[int, ...]) -> 
     cosine, sine = cosine.to(out.device, out.dtype), sine.to(out.device, out.dtype)
     heads = out.unflatten(-1, (-1, 2 * cosine.shape[-1]))
     first, second = heads.chunk(2, -1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(-2)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(
+        -2
+    )

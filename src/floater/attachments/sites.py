@@ -24,7 +24,9 @@ class Sites(Config):
     """
 
     kind: Kind
-    """ "input" (what enters the first block), "blocks" (what enters every block) or "qkv" (biases of the projections)."""
+    """ "input" (what enters the first block), "blocks" (what enters every block) or "qkv" (biases
+    of the projections).
+    """
     blocks: tuple[int, ...] | None = None
     """Numbers of blocks, from 1; all unless given."""
     projections: tuple[Literal["q", "k", "v"], ...] = ("q", "k", "v")
@@ -36,27 +38,34 @@ class Sites(Config):
 
     def __init__(self, /, kind: str, *unnamed: Any, **settings: Any) -> None:
         if kind not in KINDS:
-            raise ArgumentError(f"`sites` must be one of {', '.join(map(repr, KINDS))}, but is {kind!r}.")
+            raise ArgumentError(
+                f"`sites` must be one of {', '.join(map(repr, KINDS))}, but is {kind!r}."
+            )
         super().__init__(*unnamed, kind=kind, **settings)
         for name in ("blocks", "projections", "stacks"):
             chosen = getattr(self, name) or ()
             twice = [part for part in chosen if chosen.count(part) > 1]
             if twice:
-                raise ConfigError(f"`{name}` of Sites must name each part once, but has {twice[0]!r} more than once.")
+                raise ConfigError(
+                    f"`{name}` of Sites must name each part once, but has {twice[0]!r} more than "
+                    "once."
+                )
         if kind == "input" and self.blocks is not None:
             raise ConfigError(
-                f'`blocks` must be left out of Sites("input"), which is what enters the first block, but is {self.blocks}; '
-                'choose blocks with Sites("blocks", blocks=…) or Sites("qkv", blocks=…).'
+                '`blocks` must be left out of Sites("input"), which is what enters the first'
+                f' block, but is {self.blocks}; choose blocks with Sites("blocks", blocks=…) or'
+                ' Sites("qkv", blocks=…).'
             )
         if kind != "qkv" and set(self.projections) != set("qkv"):
             raise ConfigError(
-                f"`projections` must be left out of Sites({kind!r}), which adds to what enters a block, but is {self.projections}; "
-                'choose projections with Sites("qkv", projections=…).'
+                f"`projections` must be left out of Sites({kind!r}), which adds to what enters a"
+                f' block, but is {self.projections}; choose projections with Sites("qkv",'
+                " projections=…)."
             )
         if kind != "qkv" and "cross" in (self.stacks or ()):
             raise ConfigError(
-                f"`stacks` of Sites({kind!r}) must be 'encoder' or 'decoder', but contain 'cross', a kind of attention; "
-                'choose it with Sites("qkv", stacks=…).'
+                f"`stacks` of Sites({kind!r}) must be 'encoder' or 'decoder', but contain 'cross',"
+                ' a kind of attention; choose it with Sites("qkv", stacks=…).'
             )
 
 
@@ -102,7 +111,9 @@ class StackPlaces:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything goes: stacks with their places, the number of sites, their blocks and their size."""
+    """Where everything goes: stacks with their places, the number of sites, their blocks and their
+    size.
+    """
 
     stacks: tuple[StackPlaces, ...]
     numbers: tuple[int, ...]
@@ -120,7 +131,9 @@ class Plan:
                     for number, part in enumerate(place.parts, place.first):
                         letter = "" if part == "x" else f" {part}"
                         found[number] = (
-                            f"{stack.name} input" if kind == "input" else f"{stack.name} block {block.number}{cross}{letter}"
+                            f"{stack.name} input"
+                            if kind == "input"
+                            else f"{stack.name} block {block.number}{cross}{letter}"
                         )
         return found
 
@@ -147,7 +160,10 @@ def make_plan(base: nn.Module, layout: Layout, sites: Sites, additive: bool) -> 
         blocks = tuple(builder.block(name, stack, i, block) for i, block in enumerate(modules, 1))
         stacks.append(StackPlaces(name, stack, module, blocks))
     if not stacks:
-        raise LayoutError(f"{type(base).__name__} has none of the stacks {', '.join(layout.stacks)} of its layout.")
+        raise LayoutError(
+            f"{type(base).__name__} has none of the stacks {', '.join(layout.stacks)} of its "
+            "layout."
+        )
     if not builder.numbers:
         raise LayoutError(f"No site matches {sites!r} in {type(base).__name__}.")
     dim = builder.width if sites.kind == "qkv" else hidden_size(base)
@@ -173,7 +189,9 @@ class _Builder:
         """The places of one block."""
         return BlockPlaces(number, module, tuple(self._places(stack, layout, number, module)))
 
-    def _places(self, stack: str, layout: StackLayout, number: int, module: nn.Module) -> Iterator[Place]:
+    def _places(
+        self, stack: str, layout: StackLayout, number: int, module: nn.Module
+    ) -> Iterator[Place]:
         sites = self._sites
         if sites.blocks is not None and number not in sites.blocks:
             return
@@ -187,7 +205,9 @@ class _Builder:
         if "cross" in chosen and self._additive:
             yield from self._projections(stack, layout.cross, number, module, cross=True)
 
-    def _projections(self, stack: str, paths: Mapping[str, str], number: int, module: nn.Module, cross: bool) -> Iterator[Place]:
+    def _projections(
+        self, stack: str, paths: Mapping[str, str], number: int, module: nn.Module, cross: bool
+    ) -> Iterator[Place]:
         wanted = [part for part in self._sites.projections if self._additive or part in ("q", "k")]
         for part in paths:
             layer = _module(module, paths[part])
@@ -200,7 +220,9 @@ class _Builder:
                 name = f"{paths[part]} of block {number}"
                 self._check_width(out_width(layer, name) // (3 if fused else 1), name)
                 axis: Literal["own", "source"] = "source" if cross and part in ("k", "v") else "own"
-                yield Place(parts, axis, layer, self._count(stack, number, len(parts)), fused, cross)
+                yield Place(
+                    parts, axis, layer, self._count(stack, number, len(parts)), fused, cross
+                )
 
     def _count(self, stack: str, number: int, sites: int) -> int:
         first = len(self.numbers)
@@ -211,9 +233,10 @@ class _Builder:
     def _check_width(self, width: int, name: str) -> None:
         if self.width and width != self.width:
             raise LayoutError(
-                f"All projections must be equally wide to share one law of motion, but {name} gives {width} where others "
-                f"give {self.width} (grouped or multi-query attention); choose projections of one width with "
-                'floater.Sites("qkv", projections=("q",)), or sites="blocks".'
+                f"All projections must be equally wide to share one law of motion, but {name} gives"
+                f" {width} where others give {self.width} (grouped or multi-query attention);"
+                ' choose projections of one width with floater.Sites("qkv", projections=("q",)),'
+                ' or sites="blocks".'
             )
         self.width = width
 
@@ -226,7 +249,9 @@ def _module(root: nn.Module, path: str) -> nn.Module | None:
 
 
 def _unroll(modules: list[nn.Module], base: nn.Module) -> list[nn.Module]:
-    """ALBERT: the block modules in the order in which they are called, shared ones once for each call."""
+    """ALBERT: the block modules in the order in which they are called, shared ones once for each
+    call.
+    """
     config: Any = base.config
     per_group = config.inner_group_num
     calls = []
@@ -243,4 +268,6 @@ def hidden_size(base: nn.Module) -> int:
         value = getattr(config, name, None)
         if isinstance(value, int):
             return value
-    raise LayoutError(f"The config of {type(base).__name__} does not say how wide its blocks are (hidden_size).")
+    raise LayoutError(
+        f"The config of {type(base).__name__} does not say how wide its blocks are (hidden_size)."
+    )

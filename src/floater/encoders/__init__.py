@@ -1,4 +1,6 @@
-"""Encoders: times → encodings that are added (`Encoder`), or a transform of queries and keys (`Rotary`)."""
+"""Encoders: times → encodings that are added (`Encoder`), or a transform of queries and keys
+(`Rotary`).
+"""
 
 from .base import Encoder as Encoder
 from .base import EncoderConfig as EncoderConfig

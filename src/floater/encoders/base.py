@@ -85,6 +85,7 @@ def to_index(times: Tensor, delta: float, kind: str) -> Tensor:
     if bool(off.any()):
         raise TimesError(
             f"`times` must be multiples of Δ = {delta:g} for the {kind} encoder, but contain "
-            f"{exact[off][0].item() * delta:g}; only flow, sinusoidal and rotary encoders serve times in between."
+            f"{exact[off][0].item() * delta:g}; only flow, sinusoidal and rotary encoders serve "
+            "times in between."
         )
     return index.to(torch.int64)

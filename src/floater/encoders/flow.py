@@ -1,4 +1,6 @@
-"""FLOATER's own encoder: one learned law of motion, one starting point for each site, all sites in one solve."""
+"""FLOATER's own encoder: one learned law of motion, one starting point for each site, all sites in
+one solve.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from .base import Count, Encoder, EncoderConfig, Positive
 
 
 class FlowConfig(EncoderConfig):
-    """Settings of :class:`Flow`. As they stand, a fresh encoder is exactly zero and learns from the first step on."""
+    """Settings of :class:`Flow`.
+
+    As they stand, a fresh encoder is exactly zero and learns from the first step on.
+    """
 
     hidden: Count | None = None
     """Width of the hidden layer of h; the size of the encoding unless given."""
@@ -46,8 +51,10 @@ class FlowConfig(EncoderConfig):
     steps_per_token: Count = 5
     """Fixed steps within one Δ."""
     keep_for: Count = 1
-    """Keep a solution for so many optimiser steps (the paper's cached biases). In the steps between, the encoding is a
-    constant and h gets no gradient. Dynamics off the solver's fast path (a pull, one's own) are solved in every step."""
+    """Keep a solution for so many optimiser steps (the paper's cached biases). In the steps
+    between, the encoding is a constant and h gets no gradient. Dynamics off the solver's fast path
+    (a pull, one's own) are solved in every step.
+    """
 
     def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Flow:
         dynamics = MLPDynamics(
@@ -77,9 +84,9 @@ class FlowConfig(EncoderConfig):
 class Flow(Encoder):
     """p(t) of dp/dt = h(t, p) from a learned p(start) for each site.
 
-    The solution is reused by every call until a weight changes, however it was changed: the weights are compared,
-    bit for bit, with those the solution belongs to. Each call makes a new autograd node over it, so that micro-batches
-    can be accumulated: one solve, one reverse sweep a backward.
+    The solution is reused by every call until a weight changes, however it was changed: the weights
+    are compared, bit for bit, with those the solution belongs to. Each call makes a new autograd
+    node over it, so that micro-batches can be accumulated: one solve, one reverse sweep a backward.
 
     Args:
         dynamics: h, any module with `forward(t, p)` and an attribute `dim`.
@@ -102,7 +109,9 @@ class Flow(Encoder):
     ) -> None:
         dim = getattr(dynamics, "dim", None)
         if not isinstance(dim, int):
-            raise ArgumentError(f"`dynamics` must have an attribute `dim`, but {type(dynamics).__name__} has none.")
+            raise ArgumentError(
+                f"`dynamics` must have an attribute `dim`, but {type(dynamics).__name__} has none."
+            )
         super().__init__(sites, dim, delta)
         self.dynamics = dynamics
         self.solver = solver
@@ -112,7 +121,9 @@ class Flow(Encoder):
             nn.init.normal_(self.initial, std=initial_scale)
         self.solves = 0
         self._solution: _Solution | None = None
-        self._kept: _Solution | None = None  # with keep_for > 1: the solution that training holds on to
+        self._kept: _Solution | None = (
+            None  # with keep_for > 1: the solution that training holds on to
+        )
         self._age = 0  # optimiser steps for which it has been held
         _steps.follow(self)
 
@@ -150,10 +161,15 @@ class Flow(Encoder):
         return solution
 
     def kept_state(self) -> dict[str, Tensor]:
-        """With `keep_for` > 1: what a checkpoint must hold so that a resumed run keeps the same solution as long; else empty."""
+        """With `keep_for` > 1: what a checkpoint must hold so that a resumed run keeps the same
+        solution as long; else empty.
+        """
         if self._kept is None:
             return {}
-        return {"age": torch.tensor(self._age), **{str(i): weight for i, weight in enumerate(self._kept.weights)}}
+        return {
+            "age": torch.tensor(self._age),
+            **{str(i): weight for i, weight in enumerate(self._kept.weights)},
+        }
 
     @torch.no_grad()
     def load_kept_state(self, state: Mapping[str, Tensor]) -> None:
@@ -207,11 +223,14 @@ class _Solution:
             gradient="discrete",
             start=0.0,
             keep_dense=True,
-            keep_stages=flow.training or any(tensor.requires_grad for tensor in tensors),  # may be thawed later
+            keep_stages=flow.training
+            or any(tensor.requires_grad for tensor in tensors),  # may be thawed later
         )
 
     def fits(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the same tensors, unchanged in shape, type and device, and gradients can flow where wanted."""
+        """Whether these are the same tensors, unchanged in shape, type and device, and gradients
+        can flow where wanted.
+        """
         if not self.trajectory.unchanged:  # an optimiser's step of length zero is one, too
             return False
         return len(tensors) == len(self.weights) and all(
@@ -229,11 +248,16 @@ class _Solution:
 
     def equals(self, tensors: list[Tensor]) -> bool:
         """Whether these are the weights of this solution, bit for bit."""
-        return all(torch.equal(tensor, weight) for tensor, weight in zip(tensors, self.weights, strict=True))
+        return all(
+            torch.equal(tensor, weight)
+            for tensor, weight in zip(tensors, self.weights, strict=True)
+        )
 
 
 class _Steps:
-    """Tells flows that hold on to a solution when an optimiser has made a step on weights of theirs."""
+    """Tells flows that hold on to a solution when an optimiser has made a step on weights of
+    theirs.
+    """
 
     def __init__(self) -> None:
         self._flows: WeakSet[Flow] = WeakSet()
@@ -246,7 +270,9 @@ class _Steps:
 
     def __call__(self, optimiser: Optimizer, *_: object) -> None:
         if self._flows:
-            held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+            held = {
+                id(parameter) for group in optimiser.param_groups for parameter in group["params"]
+            }
             for flow in self._flows:
                 flow.stepped(held)
 

@@ -42,7 +42,8 @@ class Learned(Encoder):
             index = index.clamp(max=last)
         elif int(index.max()) > last:
             raise LengthError(
-                f"The learned encoder has {last + 1} positions (0 to {last}), but position {int(index.max())} was "
-                'asked for; raise `max_length`, choose beyond="clamp", or use an encoder without a limit: FlowConfig().'
+                f"The learned encoder has {last + 1} positions (0 to {last}), but position"
+                f' {int(index.max())} was asked for; raise `max_length`, choose beyond="clamp", or'
+                " use an encoder without a limit: FlowConfig()."
             )
         return self.weight[index.to(self.weight.device)]

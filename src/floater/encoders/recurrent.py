@@ -1,4 +1,6 @@
-"""The paper's alternative to an ODE: a recurrent network that steps from position to position (Table 6)."""
+"""The paper's alternative to an ODE: a recurrent network that steps from position to position
+(Table 6).
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,11 @@ class RecurrentConfig(EncoderConfig):
 
 
 class Recurrent(Encoder):
-    """p_{i+1} = layer(z_i, p_i), layer(z, p) = tanh(W·[z; p] + b), from a learned p_0 for each site.
+    """p_{i+1} = layer(z_i, p_i), layer(z, p) = tanh(W·[z; p] + b), from a learned p_0 for each
+    site.
 
-    The layers are shared by all sites: 263,168 parameters for one layer with scalar input at 512 dimensions, twice
-    that for two. `cell_parameters` counts them as the paper does, without p_0.
+    The layers are shared by all sites: 263,168 parameters for one layer with scalar input at 512
+    dimensions, twice that for two. `cell_parameters` counts them as the paper does, without p_0.
     """
 
     frequencies: Tensor
@@ -48,8 +51,13 @@ class Recurrent(Encoder):
         width = 1 if config.input == "scalar" else dim
         self.cells = nn.ModuleList(nn.Linear(width + dim, dim) for _ in range(config.layers))
         self.initial = nn.Parameter(torch.empty(sites, dim))
-        self.register_buffer("frequencies", sinusoid_frequencies(dim).to(torch.get_default_dtype()), persistent=False)
-        self._kept: tuple[list[Tensor], list[Tensor]] = ([], [])  # weights, and the states they gave
+        self.register_buffer(
+            "frequencies", sinusoid_frequencies(dim).to(torch.get_default_dtype()), persistent=False
+        )
+        self._kept: tuple[list[Tensor], list[Tensor]] = (
+            [],
+            [],
+        )  # weights, and the states they gave
         self.reset_parameters()
 
     @torch.no_grad()
@@ -69,18 +77,23 @@ class Recurrent(Encoder):
         index = to_index(times, self.delta, "recurrent").to(self.initial.device)
         if int(index.max()) >= _LONGEST:
             raise LengthError(
-                f"The recurrent encoder steps through all positions, at most {_LONGEST:,}, but position {int(index.max()):,} was "
-                "asked for; use an encoder that evaluates single times: FlowConfig(), SinusoidalConfig()."
+                f"The recurrent encoder steps through all positions, at most {_LONGEST:,}, but "
+                f"position {int(index.max()):,} was asked for; use an encoder that evaluates "
+                "single times: FlowConfig(), SinusoidalConfig()."
             )
         self.check_length(int(index.max()) + 1)
-        learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
+        learning = torch.is_grad_enabled() and any(
+            parameter.requires_grad for parameter in self.parameters()
+        )
         if learning or torch.compiler.is_compiling():
             return torch.stack(self._walk([self.initial], int(index.max()) + 1))[index]
         with torch.inference_mode(False), torch.no_grad():  # what is kept must serve training too
             return torch.stack(self._known(int(index.max()) + 1))[index]
 
     def _known(self, count: int) -> list[Tensor]:
-        """The states that were found earlier with the same weights, bit for bit, and as many more as are asked for."""
+        """The states that were found earlier with the same weights, bit for bit, and as many more
+        as are asked for.
+        """
         weights, states = self._kept
         now = [parameter.detach() for parameter in self.parameters()]
         if len(weights) != len(now) or not all(map(_equal, weights, now)):

@@ -1,4 +1,6 @@
-"""Rotary encoding: queries and keys are turned by angles proportional to the time; nothing is added."""
+"""Rotary encoding: queries and keys are turned by angles proportional to the time; nothing is
+added.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,24 @@ class RotaryConfig(EncoderConfig):
 class Rotary(nn.Module):
     """Turns the pairs (x_j, x_{j+dim/2}) of a head by the angle (t/Δ)·base^(-2j/dim).
 
-    The product of a turned query and a turned key depends on their distance in time only. Nothing to learn.
+    The product of a turned query and a turned key depends on their distance in time only. Nothing
+    to learn.
     """
 
     def __init__(self, config: RotaryConfig, dim: int) -> None:
         super().__init__()
         if not isinstance(dim, int) or dim < 2 or dim % 2:
-            raise ArgumentError(f"`dim` of a rotary head must be an even number ≥ 2, but is {dim!r}.")
+            raise ArgumentError(
+                f"`dim` of a rotary head must be an even number ≥ 2, but is {dim!r}."
+            )
         self.config, self.dim, self.delta = config, dim, config.delta
 
     def forward(self, times: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Turn query and key [..., length, dim] whose tokens stand at `times` [..., length]."""
         if not query.shape[-1] == key.shape[-1] == self.dim:
             raise ArgumentError(
-                f"`query` and `key` must have heads of size {self.dim}, but have {query.shape[-1]} and {key.shape[-1]}; "
-                "split them into heads first."
+                f"`query` and `key` must have heads of size {self.dim}, but have {query.shape[-1]} "
+                f"and {key.shape[-1]}; split them into heads first."
             )
         cosine, sine = (angle.to(query) for angle in self.angles(times))
         return _turn(query, cosine, sine), _turn(key, cosine, sine)

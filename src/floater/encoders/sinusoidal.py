@@ -26,29 +26,44 @@ class SinusoidalConfig(EncoderConfig):
 
 
 class Sinusoidal(Encoder):
-    """sin(i·ω_j) for even j, cos(i·ω_j) for odd j, with i = t/Δ any real number. Nothing to learn, no limit."""
+    """sin(i·ω_j) for even j, cos(i·ω_j) for odd j, with i = t/Δ any real number.
+
+    Nothing to learn, no limit.
+    """
 
     like: Tensor
 
-    def __init__(self, config: SinusoidalConfig, sites: int, dim: int, blocks: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, config: SinusoidalConfig, sites: int, dim: int, blocks: Sequence[int] | None = None
+    ) -> None:
         super().__init__(sites, dim, config.delta)
         self.config = config
         self.blocks = tuple(range(1, sites + 1)) if blocks is None else tuple(blocks)
         if len(self.blocks) != sites:
-            raise ArgumentError(f"`blocks` must number each of the {sites} sites, but has {len(self.blocks)} entries.")
-        self.register_buffer("like", torch.zeros(()), persistent=False)  # follows .to(device, dtype)
+            raise ArgumentError(
+                f"`blocks` must number each of the {sites} sites, but has {len(self.blocks)} "
+                "entries."
+            )
+        self.register_buffer(
+            "like", torch.zeros(()), persistent=False
+        )  # follows .to(device, dtype)
 
     def forward(self, times: Tensor) -> Tensor:
-        # Phases are float64 whatever the model's type; where a device has no float64 they are made on the CPU.
+        # Phases are float64 whatever the model's type; where a device has no float64 they are made
+        # on the CPU.
         device = self.like.device if self.like.device.type != "mps" else torch.device("cpu")
         index = check_times(times).to(device) / self.delta
         waves = self._waves(index).unsqueeze(-2).expand(*index.shape, self.sites, self.dim)
         if self.config.block_term:
-            waves = waves + self._waves(torch.tensor(self.blocks, dtype=torch.float64, device=device))
+            waves = waves + self._waves(
+                torch.tensor(self.blocks, dtype=torch.float64, device=device)
+            )
         return waves.to(self.like)
 
     def _waves(self, index: Tensor) -> Tensor:
-        phase = index.unsqueeze(-1) * sinusoid_frequencies(self.dim, self.config.base).to(index.device)
+        phase = index.unsqueeze(-1) * sinusoid_frequencies(self.dim, self.config.base).to(
+            index.device
+        )
         waves = torch.empty_like(phase)
         waves[..., 0::2] = torch.sin(phase[..., 0::2])
         waves[..., 1::2] = torch.cos(phase[..., 1::2])

@@ -39,13 +39,22 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "sinusoidal-blocks": {"encoder": {"kind": "sinusoidal", "block_term": True}, "sites": "blocks"},
     "sinusoidal-more": {},
-    "learned": {"encoder": {"kind": "learned", "max_length": 48, "beyond": "clamp"}, "sites": "input"},
-    "learned-blocks": {"encoder": {"kind": "learned", "max_length": 48, "beyond": "clamp"}, "sites": "blocks"},
+    "learned": {
+        "encoder": {"kind": "learned", "max_length": 48, "beyond": "clamp"},
+        "sites": "input",
+    },
+    "learned-blocks": {
+        "encoder": {"kind": "learned", "max_length": 48, "beyond": "clamp"},
+        "sites": "blocks",
+    },
     "recurrent": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
     "recurrent-1-scalar": {"encoder": {"kind": "recurrent"}, "sites": "blocks"},
     "recurrent-2-scalar": {"encoder": {"kind": "recurrent", "layers": 2}, "sites": "blocks"},
     "recurrent-1-vector": {"encoder": {"kind": "recurrent", "input": "vector"}, "sites": "blocks"},
-    "recurrent-2-vector": {"encoder": {"kind": "recurrent", "layers": 2, "input": "vector"}, "sites": "blocks"},
+    "recurrent-2-vector": {
+        "encoder": {"kind": "recurrent", "layers": 2, "input": "vector"},
+        "sites": "blocks",
+    },
     "rotary": {"encoder": {"kind": "rotary"}, "sites": "qkv"},
     "flow": {"encoder": _FLOW, "sites": "input"},
     "flow-blocks": {"encoder": _FLOW, "sites": "blocks"},
@@ -56,7 +65,9 @@ POSITIONS: dict[str, dict[str, Any]] = {
 
 
 def embedded(key: str, **changes: Any) -> dict[str, Any]:
-    """Settings of an arm on the embedded corpus, of a size that learns within seconds; `changes` are merged in."""
+    """Settings of an arm on the embedded corpus, of a size that learns within seconds; `changes`
+    are merged in.
+    """
     base: dict[str, Any] = {
         "task": "translation",
         "data": {
@@ -71,7 +82,14 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
             "max_source_tokens": 31,
         },
         "vocabulary": {"size": 500},
-        "model": {"preset": "tiny", "layers": 1, "dim": 32, "feed_forward": 64, "heads": 2, "dropout": 0.0},
+        "model": {
+            "preset": "tiny",
+            "layers": 1,
+            "dim": 32,
+            "feed_forward": 64,
+            "heads": 2,
+            "dropout": 0.0,
+        },
         "positions": POSITIONS[key],
         "training": {
             "updates": 30,
@@ -97,15 +115,22 @@ def _config(name: str) -> Path | None:
 
 
 def configs(name: str) -> Path:
-    """A file below `configs/`, of the present folder or of the clone that this package is used from."""
+    """A file below `configs/`, of the present folder or of the clone that this package is used
+    from.
+    """
     found = _config(name)
     if found is not None:
         return found
-    raise ConfigError(f"configs/{name} must be a config file, but there is none; run this in a clone of the project.")
+    raise ConfigError(
+        f"configs/{name} must be a config file, but there is none; run this in a clone of the "
+        "project."
+    )
 
 
 HOUR = {"training": {"updates": 2000}}
-"""What lets all arms of an item at the scale small be done within an hour on two cores; a later start may ask for more updates."""
+"""What lets all arms of an item at the scale small be done within an hour on two cores; a later
+start may ask for more updates.
+"""
 
 
 @dataclass(frozen=True)
@@ -113,9 +138,11 @@ class Sources:
     """Where the settings of an experiment's arms come from.
 
     Attributes:
-        small, paper: names of config files below `configs/`, with {key} in them where each arm has its own.
+        small, paper: names of config files below `configs/`, with {key} in them where each arm has
+            its own.
         hurried: what differs at the scale small, where the config files would take too long.
-        positions: at the scale smoke, the key in `POSITIONS` that all arms start from; each its own unless given.
+        positions: at the scale smoke, the key in `POSITIONS` that all arms start from; each its own
+            unless given.
     """
 
     small: str
@@ -124,27 +151,43 @@ class Sources:
     hurried: Mapping[str, Any] = field(default_factory=dict)
 
     def offers(self, arm: Arm, scale: Scale) -> bool:
-        """Whether there are settings for an arm at a scale; whether they are right is another question."""
+        """Whether there are settings for an arm at a scale; whether they are right is another
+        question.
+        """
         if scale == "smoke":
             return (self.positions or arm.key) in POSITIONS
         return _config(self._file(arm, scale)) is not None
 
     def by_key(self, scale: Scale) -> bool:
-        """Whether each arm has settings of its own at a scale, so that there may be more arms than an item lists."""
-        return self.positions is None if scale == "smoke" else "{key}" in (self.small if scale == "small" else self.paper)
+        """Whether each arm has settings of its own at a scale, so that there may be more arms than
+        an item lists.
+        """
+        return (
+            self.positions is None
+            if scale == "smoke"
+            else "{key}" in (self.small if scale == "small" else self.paper)
+        )
 
     def _file(self, arm: Arm, scale: Scale) -> str:
         return (self.small if scale == "small" else self.paper).format(key=arm.key)
 
     def settings(self, arm: Arm, scale: Scale, overrides: Sequence[str] = ()) -> dict[str, Any]:
         """The settings of an arm at a scale, without seed and warm start."""
-        found = embedded(self.positions or arm.key) if scale == "smoke" else read(configs(self._file(arm, scale)))
+        found = (
+            embedded(self.positions or arm.key)
+            if scale == "smoke"
+            else read(configs(self._file(arm, scale)))
+        )
         found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
         found.pop("init_from", None)
         found = changed(found, overrides)
         try:
             TranslationConfig(**found)
         except ConfigError as error:
-            where = f"the settings of {arm.name}" if scale == "smoke" else f"configs/{self._file(arm, scale)}"
+            where = (
+                f"the settings of {arm.name}"
+                if scale == "smoke"
+                else f"configs/{self._file(arm, scale)}"
+            )
             raise ConfigError(f"{where}: {error}") from None
         return found

@@ -1,4 +1,6 @@
-"""Pretrained models as far as they can be checked without their weights: built at full size, without memory."""
+"""Pretrained models as far as they can be checked without their weights: built at full size,
+without memory.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from .capabilities import shared_parameters
 
 ROBERTA_BASE = "FacebookAI/roberta-base"
 _PUBLISHED: dict[str, Any] = {
-    **{"vocab_size": 50_265, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    **{
+        "vocab_size": 50_265,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+    },
     **{"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
     **{"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
 }
@@ -31,13 +39,17 @@ _PUBLISHED: dict[str, Any] = {
 def base_config(name: str) -> Any:
     """The config of a pretrained model, without a download; None where it is not at hand."""
     try:
-        return AutoConfig.from_pretrained(locate(name), local_files_only=True, trust_remote_code=False)
+        return AutoConfig.from_pretrained(
+            locate(name), local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError, ConfigError):
         return RobertaConfig(**_PUBLISHED) if name == ROBERTA_BASE else None
 
 
 def build_empty(task: Understanding, positions: PositionsConfig) -> nn.Module | None:
-    """The model of a task on the device meta, with an encoder; None where the config of its base is not at hand."""
+    """The model of a task on the device meta, with an encoder; None where the config of its base is
+    not at hand.
+    """
     config = base_config(task.config.model.name)
     if config is None:
         return None
@@ -63,7 +75,11 @@ def sizes(tasks: Mapping[str, Understanding], law: Understanding, title: str) ->
     for name, task in tasks.items():
         placed = law.config.positions if task.config.dynamics is not None else task.config.positions
         training = task.config.training
-        length = f"{training.epochs} epochs" if training.updates is None else f"{training.updates:,} updates"
+        length = (
+            f"{training.epochs} epochs"
+            if training.updates is None
+            else f"{training.updates:,} updates"
+        )
         model = build_empty(task, placed)
         rows.append(
             [
@@ -75,8 +91,9 @@ def sizes(tasks: Mapping[str, Understanding], law: Understanding, title: str) ->
     return Table(
         title=title,
         note=(
-            "Built on the device meta: all shapes, no memory; – where the config of the base is not at hand. Of the law: without "
-            f"starting points, as the paper counts. The law is trained first by {law.config.task} on {law.config.model.name}."
+            "Built on the device meta: all shapes, no memory; – where the config of the base is "
+            "not at hand. Of the law: without starting points, as the paper counts. The law is "
+            f"trained first by {law.config.task} on {law.config.model.name}."
         ),
         columns=["task", "size", "base", "head", "for positions", "of the law", "training"],
         rows=rows,

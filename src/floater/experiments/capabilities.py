@@ -19,10 +19,14 @@ from ..encoders import (
 )
 from ..errors import LengthError
 from ..report.results import Cell, Results, Table
-from .item import Item, Order
+from .base import Item, Order
 
 TRAINED_LENGTH = 64
-PAPER = {"Sinusoidal": "yes, no, yes", "Learned table": "no, yes, no", "FLOATER (flow)": "yes, yes, yes"}
+PAPER = {
+    "Sinusoidal": "yes, no, yes",
+    "Learned table": "no, yes, no",
+    "FLOATER (flow)": "yes, yes, yes",
+}
 """Table 1 of the paper, as far as its rows are here."""
 
 
@@ -100,7 +104,9 @@ def _learns(encoder: Encoder, length: int) -> bool:
     if not parameters:
         return False
     table = encoder.table(length)
-    gradients = torch.autograd.grad((table * torch.randn_like(table)).sum(), parameters, allow_unused=True)
+    gradients = torch.autograd.grad(
+        (table * torch.randn_like(table)).sum(), parameters, allow_unused=True
+    )
     return all(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
@@ -149,9 +155,18 @@ def table(dim: int, length: int = TRAINED_LENGTH) -> Table:
     return Table(
         title="What each encoding can do",
         note=(
-            f"6 sites of {dim} dimensions. Inductive: serves twice {length} positions; learned: every weight gets a "
-            "gradient; small: as many weights for twice the length; of the law: without the starting points p(0)."
+            f"6 sites of {dim} dimensions. Inductive: serves twice {length} positions; learned: "
+            "every weight gets a gradient; small: as many weights for twice the length; of the "
+            "law: without the starting points p(0)."
         ),
-        columns=["encoding", "inductive", "learned", "small", "weights", "of the law", "the paper says"],
+        columns=[
+            "encoding",
+            "inductive",
+            "learned",
+            "small",
+            "weights",
+            "of the law",
+            "the paper says",
+        ],
         rows=rows,
     )

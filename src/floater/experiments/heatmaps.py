@@ -1,4 +1,6 @@
-"""Figure 4 of the paper: what trained encodings look like, and whether they still move past the trained length."""
+"""Figure 4 of the paper: what trained encodings look like, and whether they still move past the
+trained length.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from numpy.typing import NDArray
 
 from ..report.figures import heat_maps
 from ..report.results import Cell, Results, Table
-from ..training.recording import positions_of
+from ..training.extract_encodings import positions_of
 from ..training.records import RunFolder
 from .arms import HOUR, Arm, Sources
-from .item import Order, Training
-from .machine import Runs, job_of
+from .base import Order, Training
+from .scheduler import Runs, job_of
 from .tables import mean
 
 KIN = ("nmt", "rnn")
@@ -26,7 +28,9 @@ class HeatMaps(Training):
 
     name = "heatmaps"
     title = "Encodings of trained models (Figure 4)"
-    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR)
+    sources = Sources(
+        "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
+    )
     arms = (
         Arm("sinusoidal", "Sinusoidal"),
         Arm("learned", "Position embedding"),
@@ -37,19 +41,25 @@ class HeatMaps(Training):
     def reproduce(self, order: Order) -> Results:
         arms, runs = self._borrowed(order)
         tables = {arm.name: first_site(runs[arm.key][0].path) for arm in arms}
-        path = draw(tables, order.folder / "heatmaps.png", f"Trained encodings, scale {order.scale}")
+        path = draw(
+            tables, order.folder / "heatmaps.png", f"Trained encodings, scale {order.scale}"
+        )
         order.console.print(f"drew {path}", highlight=False, markup=False)
         rows: list[list[Cell]] = []
         for arm in arms:
             steps = [movement(*first_site(run.path)) for run in runs[arm.key]]
-            seen, past = ([value for value in values if value is not None] for values in zip(*steps, strict=True))
+            seen, past = (
+                [value for value in values if value is not None]
+                for values in zip(*steps, strict=True)
+            )
             rows.append([arm.name, mean(seen), mean(past) if past else None])
         table = Table(
             title="How much neighbouring positions differ",
             note=(
-                "|p(i+1) - p(i)| in multiples of the mean |p - its mean|, at the first site, over positions that training saw and "
-                "past them. The paper says of its figure that a table is chaotic and stands still at high positions, and that the "
-                "recurrent network carries little position."
+                "|p(i+1) - p(i)| in multiples of the mean |p - its mean|, at the first site, over "
+                "positions that training saw and past them. The paper says of its figure that a "
+                "table is chaotic and stands still at high positions, and that the recurrent "
+                "network carries little position."
             ),
             columns=["encoding", "trained positions", "past them"],
             rows=rows,
@@ -82,7 +92,9 @@ def first_site(path: Path) -> tuple[NDArray[np.float32], int]:
 
 
 def draw(found: dict[str, tuple[NDArray[np.float32], int]], path: Path, title: str) -> Path:
-    """The heat maps of encodings and how many positions training saw; a sinusoid's dimensions stay in place, as in the paper."""
+    """The heat maps of encodings and how many positions training saw; a sinusoid's dimensions stay
+    in place, as in the paper.
+    """
     length = min(len(table) for table, _ in found.values())  # the same positions for all
     return heat_maps(
         {name: table[:length] for name, (table, _) in found.items()},
@@ -94,7 +106,9 @@ def draw(found: dict[str, tuple[NDArray[np.float32], int]], path: Path, title: s
 
 
 def movement(table: NDArray[np.float32], trained: int) -> tuple[float, float | None]:
-    """Mean distance of neighbours, relative to the spread of the trained positions: within these, and past them if it goes on."""
+    """Mean distance of neighbours, relative to the spread of the trained positions: within these,
+    and past them if it goes on.
+    """
     spread = float(np.linalg.norm(table[:trained] - table[:trained].mean(0), axis=1).mean()) or 1.0
     distances = np.linalg.norm(np.diff(table, axis=0), axis=1) / spread
     past = distances[trained - 1 :]

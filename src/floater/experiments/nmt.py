@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..report.results import Results, Table
 from .arms import HOUR, Arm, Sources
-from .item import Order, Training
-from .machine import Runs
+from .base import Order, Training
+from .scheduler import Runs
 from .tables import against, fact, paper, scored, verdict
 
 COLUMN = "BLEU"
@@ -16,7 +16,9 @@ class Translation(Training):
 
     name = "nmt"
     title = "Translation by position encoder (Table 2)"
-    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR)
+    sources = Sources(
+        "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
+    )
     arms = (
         Arm("sinusoidal", "sinusoidal, input", paper={COLUMN: 27.9}),
         Arm("sinusoidal-blocks", "sinusoidal, all blocks", paper={COLUMN: 28.2}),
@@ -47,8 +49,9 @@ class Translation(Training):
         table = Table(
             title=self.title,
             note=(
-                f"{first['data']['from']}; {first['pairs']} sentences, beam {first['beam']}; {first['bleu']['signature']}. The "
-                "paper's BLEU is of WMT14 en-de, tokenised, one run of Transformer-base: not comparable, shown for the order."
+                f"{first['data']['from']}; {first['pairs']} sentences, beam {first['beam']}; "
+                f"{first['bleu']['signature']}. The paper's BLEU is of WMT14 en-de, tokenised, one "
+                "run of Transformer-base: not comparable, shown for the order."
             ),
             columns=[
                 "encoder",
@@ -68,7 +71,9 @@ class Translation(Training):
 
 def _difference(runs: Runs, arm: Arm) -> str | None:
     """The paired test against the control of an arm: the vanilla model, trained as long."""
-    control = "sinusoidal-more" if arm.after is not None and "sinusoidal-more" in runs else "sinusoidal"
+    control = (
+        "sinusoidal-more" if arm.after is not None and "sinusoidal-more" in runs else "sinusoidal"
+    )
     if arm.key == control or control not in runs:
         return None
     return f"{control}: {against(runs[control][0], runs[arm.key][0])}"

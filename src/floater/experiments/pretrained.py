@@ -1,4 +1,6 @@
-"""FLOATER attached to a real pretrained model: outputs unchanged, and what a baked attachment costs."""
+"""FLOATER attached to a real pretrained model: outputs unchanged, and what a baked attachment
+costs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class Attached:
         sites: places that take an encoding.
         parameters: that the attachment adds.
         unchanged: whether all outputs are equal, to the bit.
-        overhead: of a baked attachment whose encodings are not zero, relative to the untouched model; median of rounds.
+        overhead: of a baked attachment whose encodings are not zero, relative to the untouched
+            model; median of rounds.
         control: the same of the untouched model against itself.
     """
 
@@ -58,11 +61,17 @@ def find() -> Path | None:
 
 
 @torch.no_grad()
-def attach_to_pretrained(folder: Path, rounds: int, done: Callable[[], None] = lambda: None) -> Attached:
-    """Attach a fresh flow and compare outputs; bake one that moves and time it, round by round, beside the untouched model."""
+def attach_to_pretrained(
+    folder: Path, rounds: int, done: Callable[[], None] = lambda: None
+) -> Attached:
+    """Attach a fresh flow and compare outputs; bake one that moves and time it, round by round,
+    beside the untouched model.
+    """
     logging.disable_progress_bar()
     words = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    plain = AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32).eval()
+    plain = AutoModel.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32
+    ).eval()
     inputs = words(list(SENTENCES), padding=True, return_tensors="pt")
     before = plain(**inputs).last_hidden_state
     fresh = copy.deepcopy(plain)
@@ -83,7 +92,12 @@ def attach_to_pretrained(folder: Path, rounds: int, done: Callable[[], None] = l
             times[name].append(time.perf_counter() - begun)
         done()
     overhead, control = (
-        statistics.median(other / base for base, other in zip(times["plain"], times[name], strict=True)) - 1
+        statistics.median(
+            other / base for base, other in zip(times["plain"], times[name], strict=True)
+        )
+        - 1
         for name in ("baked", "again")
     )
-    return Attached(folder.name, made.num_sites, made.num_parameters(), unchanged, overhead, control)
+    return Attached(
+        folder.name, made.num_sites, made.num_parameters(), unchanged, overhead, control
+    )

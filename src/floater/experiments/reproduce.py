@@ -15,10 +15,10 @@ from ..report.page import write_report
 from ..report.results import Results
 from ..training.start import on_cpu
 from .arms import SCALES
+from .base import Item, Order
 from .capabilities import Capabilities
 from .efficiency import Efficiency
 from .heatmaps import HeatMaps
-from .item import Item, Order
 from .nmt import Translation
 from .rnn import Recurrent
 from .s2l import ShortToLong
@@ -47,7 +47,8 @@ def reproduce(
     overrides: Sequence[str] = (),
     check_only: bool = False,
 ) -> Results | None:
-    """Run an item at a scale, print its tables, and write `results.json`, figures and a page into `out/ITEM-SCALE`.
+    """Run an item at a scale, print its tables, and write `results.json`, figures and a page into
+    `out/ITEM-SCALE`.
 
     Args:
         name: which item.
@@ -58,7 +59,8 @@ def reproduce(
         console: where to tell what happens.
         keys: arms to run; all unless given.
         overrides: settings to change, as `training.updates=100`.
-        check_only: resolve all configs and build all models at full size without memory, and train nothing.
+        check_only: resolve all configs and build all models at full size without memory, and train
+            nothing.
     """
     if name not in ITEMS:
         raise ArgumentError(f"The item must be one of {', '.join(ITEMS)}, but is {name!r}.")
@@ -66,20 +68,35 @@ def reproduce(
     if known is None:
         raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {scale!r}.")
     item = ITEMS[name]
-    order = Order(known, out / f"{name}-{scale}", seeds, 1 if scale == "paper" else workers, console, keys, overrides)
+    order = Order(
+        known,
+        out / f"{name}-{scale}",
+        seeds,
+        1 if scale == "paper" else workers,
+        console,
+        keys,
+        overrides,
+    )
     if check_only:
         found = item.check(order)
         if found is None:
-            console.print(f"{item.title}: trains nothing, so there is nothing to check", highlight=False, markup=False)
+            console.print(
+                f"{item.title}: trains nothing, so there is nothing to check",
+                highlight=False,
+                markup=False,
+            )
         else:
             show(found, console)
         return None
     if scale == "paper" and item.trains is not None and on_cpu():
         raise RunError(
-            f"The scale paper trains {item.trains} for days on GPUs, but this machine has none; `floater reproduce {name} "
-            "--scale paper --check` builds everything without training, and --scale small runs here."
+            f"The scale paper trains {item.trains} for days on GPUs, but this machine has none; "
+            f"`floater reproduce {name} --scale paper --check` builds everything without training, "
+            "and --scale small runs here."
         )
-    if os.environ.get("RANK", "0") != "0":  # under accelerate the first process tells what all of them trained
+    if (
+        os.environ.get("RANK", "0") != "0"
+    ):  # under accelerate the first process tells what all of them trained
         item.follow(order)
         return None
     threads = torch.get_num_threads()
@@ -90,7 +107,11 @@ def reproduce(
     results.write(order.folder)
     show(results, console)
     for number, figure in enumerate(results.figures):
-        console.print(f"drew {line_chart(figure, order.folder / f'figure-{number + 1}.png')}", highlight=False, markup=False)
+        console.print(
+            f"drew {line_chart(figure, order.folder / f'figure-{number + 1}.png')}",
+            highlight=False,
+            markup=False,
+        )
     write_report([order.folder], order.folder / "report.html")
     written = f"wrote {order.folder / 'results.json'} and {order.folder / 'report.html'}"
     console.print(written, highlight=False, markup=False, soft_wrap=True)

@@ -8,8 +8,8 @@ from ..report.results import Results, Table
 from ..tasks.translation.model import MarianMTModel
 from ..training.records import RunFolder
 from .arms import HOUR, Arm, Sources
+from .base import Order, Training
 from .capabilities import shared_parameters
-from .item import Order, Training
 from .tables import fact, paper, scored, verdict
 
 BLEU, PARAMETERS = "BLEU", "parameters"
@@ -20,12 +20,26 @@ class Recurrent(Training):
 
     name = "rnn"
     title = "A recurrent network in place of the ODE (Table 6)"
-    sources = Sources("translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR)
+    sources = Sources(
+        "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
+    )
     arms = (
         Arm("flow-blocks", "flow", paper={BLEU: 28.57, PARAMETERS: 526_300}),
-        Arm("recurrent-1-scalar", "recurrent, 1 layer, scalar", paper={BLEU: 27.99, PARAMETERS: 263_200}),
-        Arm("recurrent-2-scalar", "recurrent, 2 layers, scalar", paper={BLEU: 28.16, PARAMETERS: 526_300}),
-        Arm("recurrent-1-vector", "recurrent, 1 layer, vector", paper={BLEU: 27.99, PARAMETERS: 1_050_000}),
+        Arm(
+            "recurrent-1-scalar",
+            "recurrent, 1 layer, scalar",
+            paper={BLEU: 27.99, PARAMETERS: 263_200},
+        ),
+        Arm(
+            "recurrent-2-scalar",
+            "recurrent, 2 layers, scalar",
+            paper={BLEU: 28.16, PARAMETERS: 526_300},
+        ),
+        Arm(
+            "recurrent-1-vector",
+            "recurrent, 1 layer, vector",
+            paper={BLEU: 27.99, PARAMETERS: 1_050_000},
+        ),
         Arm("recurrent-2-vector", "recurrent, 2 layers, vector"),
     )
 
@@ -34,9 +48,10 @@ class Recurrent(Training):
         table = Table(
             title=self.title,
             note=(
-                f"{next(iter(runs.values()))[0].scores()['test']['data']['from']}. Parameters of the law are counted as the paper "
-                "does, without the starting points. The paper's numbers are of WMT14 en-de at 512 dimensions; its 1,050.0K fits "
-                "two layers, not the one its row names."
+                f"{next(iter(runs.values()))[0].scores()['test']['data']['from']}. Parameters of "
+                "the law are counted as the paper does, without the starting points. The paper's "
+                "numbers are of WMT14 en-de at 512 dimensions; its 1,050.0K fits two layers, not "
+                "the one its row names."
             ),
             columns=[
                 "encoder",

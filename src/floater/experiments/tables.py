@@ -15,13 +15,17 @@ from rich.text import Text
 from ..report.results import Figure, Mean, Paper, Results, Series, Table
 from ..training.records import RunFolder
 from .arms import Arm
-from .machine import Runs
+from .scheduler import Runs
 
 
 def mean(values: Iterable[float]) -> Mean:
     """Mean and standard deviation over seeds."""
     found = list(values)
-    return Mean(mean=statistics.fmean(found), deviation=statistics.stdev(found) if len(found) > 1 else None, seeds=len(found))
+    return Mean(
+        mean=statistics.fmean(found),
+        deviation=statistics.stdev(found) if len(found) > 1 else None,
+        seeds=len(found),
+    )
 
 
 def score(run: RunFolder, metric: str, label: str | None = None) -> float | None:
@@ -44,7 +48,9 @@ def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> 
 def bins(runs: Runs) -> dict[str, int]:
     """The bins of source length, and how many sentences each holds."""
     first = next(iter(runs.values()))[0]
-    return {label: int(part["pairs"]) for label, part in first.scores()["test"].get("bins", {}).items()}
+    return {
+        label: int(part["pairs"]) for label, part in first.scores()["test"].get("bins", {}).items()
+    }
 
 
 def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
@@ -56,25 +62,40 @@ def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
 
 
 def by_length(arms: Sequence[Arm], runs: Runs, metric: str, title: str, label: str) -> Figure:
-    """A figure: a score in each bin of source length, a line an arm; over one seed with the interval of its sentences."""
+    """A figure: a score in each bin of source length, a line an arm; over one seed with the
+    interval of its sentences.
+    """
     names = list(bins(runs))
     series = []
     for arm in arms:
         cells = [scored(runs[arm.key], metric, name) for name in names]
-        spreads = [_spread(runs[arm.key], cell, metric, name) for cell, name in zip(cells, names, strict=True)]
+        spreads = [
+            _spread(runs[arm.key], cell, metric, name)
+            for cell, name in zip(cells, names, strict=True)
+        ]
         pairs = list(zip(cells, spreads, strict=True))
         series.append(
             Series(
                 name=arm.name,
                 y=[None if cell is None else cell.mean for cell in cells],
-                low=[None if cell is None or spread is None else cell.mean - spread for cell, spread in pairs],
-                high=[None if cell is None or spread is None else cell.mean + spread for cell, spread in pairs],
+                low=[
+                    None if cell is None or spread is None else cell.mean - spread
+                    for cell, spread in pairs
+                ],
+                high=[
+                    None if cell is None or spread is None else cell.mean + spread
+                    for cell, spread in pairs
+                ],
             )
         )
-    return Figure(title=title, x_label="source length, tokens", y_label=label, x=list(names), series=series)
+    return Figure(
+        title=title, x_label="source length, tokens", y_label=label, x=list(names), series=series
+    )
 
 
-def _spread(runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str | None) -> float | None:
+def _spread(
+    runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str | None
+) -> float | None:
     if cell is None or cell.deviation is not None:
         return None if cell is None else cell.deviation
     found: float | None = _part(runs[0], label)[metric]["interval"]
@@ -88,7 +109,10 @@ def against(base: RunFolder, other: RunFolder) -> str:
     name = f"test against {base.path.name}"
     found = other.scores().get(name) or compare(base, other, "test")
     other.add_scores(name, found)
-    return f"{found['difference']:+.2f} ({found['low']:+.2f} to {found['high']:+.2f}, p = {found['p_value']:.3f})"
+    return (
+        f"{found['difference']:+.2f} ({found['low']:+.2f} to {found['high']:+.2f}, p = "
+        f"{found['p_value']:.3f})"
+    )
 
 
 def paper(arm: Arm, column: str) -> Paper | None:
@@ -118,7 +142,12 @@ def _show_table(table: Table, console: Console) -> None:
         pad_edge=False,
     )
     for number, heading in enumerate(table.columns):
-        printed.add_column(Text(heading), justify="right" if number else "left", no_wrap=not number, overflow="fold")
+        printed.add_column(
+            Text(heading),
+            justify="right" if number else "left",
+            no_wrap=not number,
+            overflow="fold",
+        )
     for row in rows:
         printed.add_row(*map(Text, row))  # a name is no markup
     console.print(printed, highlight=False, markup=False)
@@ -127,19 +156,34 @@ def _show_table(table: Table, console: Console) -> None:
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Characters a table needs if words and numbers stay whole; its first column stays as it is."""
     first, *others = zip(columns, *rows, strict=True)
-    needed = [max(map(len, first)), *(max(len(word) for cell in column for word in cell.split() or [""]) for column in others)]
+    needed = [
+        max(map(len, first)),
+        *(max(len(word) for cell in column for word in cell.split() or [""]) for column in others),
+    ]
     return sum(needed) + 3 * len(columns)
 
 
 def _show_rows(table: Table, rows: Sequence[Sequence[str]], console: Console) -> None:
-    """A table that is wider than the terminal, as a paragraph a row: numbers broken in two are no numbers."""
+    """A table that is wider than the terminal, as a paragraph a row: numbers broken in two are no
+    numbers.
+    """
     lines = [table.title]
     for name, *cells in rows:
         told = " · ".join(
-            f"{heading} {cell}" for heading, cell in zip(table.columns[1:], cells, strict=True) if cell != cell_text(None)
+            f"{heading} {cell}"
+            for heading, cell in zip(table.columns[1:], cells, strict=True)
+            if cell != cell_text(None)
         )
-        lines += [f"  {name}", *(f"    {line}" for line in textwrap.wrap(told, max(console.width - 4, 20), break_on_hyphens=False))]
-    console.print("\n".join([*lines, *([table.note] if table.note else [])]), highlight=False, markup=False)
+        lines += [
+            f"  {name}",
+            *(
+                f"    {line}"
+                for line in textwrap.wrap(told, max(console.width - 4, 20), break_on_hyphens=False)
+            ),
+        ]
+    console.print(
+        "\n".join([*lines, *([table.note] if table.note else [])]), highlight=False, markup=False
+    )
 
 
 def cell_text(cell: object) -> str:
@@ -159,8 +203,12 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if whole else f"{value:.2f}"
 
 
-def verdict(arms: Sequence[Arm], runs: Runs, metric: str, name: str, label: str | None = None) -> str | None:
-    """Who leads, and whether by more than the spread: that of the seeds, or for one seed the interval over sentences."""
+def verdict(
+    arms: Sequence[Arm], runs: Runs, metric: str, name: str, label: str | None = None
+) -> str | None:
+    """Who leads, and whether by more than the spread: that of the seeds, or for one seed the
+    interval over sentences.
+    """
     found = [
         (cell.mean, _spread(runs[arm.key], cell, metric, label) or 0.0, arm.name)
         for arm in arms
@@ -175,4 +223,7 @@ def verdict(arms: Sequence[Arm], runs: Runs, metric: str, name: str, label: str 
     if first[0] == second[0]:
         return f"no arm leads; the highest {name} is {first[0]:.1f}"
     close = " (no more than their spread)" if first[0] - second[0] <= first[1] + second[1] else ""
-    return f"{first[2]} leads with {name} {first[0]:.1f}, before {second[2]} with {second[0]:.1f}{close}"
+    return (
+        f"{first[2]} leads with {name} {first[0]:.1f}, before {second[2]} with "
+        f"{second[0]:.1f}{close}"
+    )

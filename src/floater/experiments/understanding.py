@@ -1,4 +1,6 @@
-"""Tables 3, 4 and 5 of the paper: GLUE, RACE and SQuAD, a pretrained model with and without FLOATER."""
+"""Tables 3, 4 and 5 of the paper: GLUE, RACE and SQuAD, a pretrained model with and without
+FLOATER.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from ..tasks.understanding.commands import Understanding
 from ..tasks.understanding.models import attachment_folder
 from ..training.records import RunFolder
 from .arms import Scale, configs
+from .base import Item, Order
 from .bases import sizes
-from .item import Item, Order
-from .machine import side_by_side
-from .miniature import write_world
-from .scoreboard import by_seed, compared, published, summary
+from .scheduler import side_by_side
+from .tiny_data import write_world
+from .understanding_tables import by_seed, compared, published, summary
 
 WORLD, LAW = "world", "law"
 """Folders of the scale smoke: what was made, and the law of motion that was trained on it."""
@@ -55,7 +57,11 @@ class Comparison:
     def runs(self) -> list[RunFolder]:
         """Its runs, whether they are made or not."""
         config = self.task.config
-        return [RunFolder(self.path / f"{arm}-{seed}") for seed in config.compare.seeds for arm in config.arms()]
+        return [
+            RunFolder(self.path / f"{arm}-{seed}")
+            for seed in config.compare.seeds
+            for arm in config.arms()
+        ]
 
     @property
     def total(self) -> int:
@@ -84,7 +90,10 @@ class Comparisons(Item):
 
     trains = "RoBERTa-base"
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]]
-    laws: ClassVar[Mapping[Scale, str]] = {"small": "mlm/granite-256.yaml", "paper": "mlm/roberta-base.yaml"}
+    laws: ClassVar[Mapping[Scale, str]] = {
+        "small": "mlm/granite-256.yaml",
+        "paper": "mlm/roberta-base.yaml",
+    }
     """Configs that train the law of motion which the others start from."""
     size: str = "large"
     """Of the paper's models, the one whose numbers stand beside ours."""
@@ -92,14 +101,23 @@ class Comparisons(Item):
     def reproduce(self, order: Order) -> Results:
         jobs = self.jobs(order)
         found = dict(zip((job.label for job in jobs), self.compare(order, jobs), strict=True))
-        about = f"{'; '.join(map(_data, jobs))}. The paper's numbers are of RoBERTa-{self.size}, not comparable."
+        about = (
+            f"{'; '.join(map(_data, jobs))}. The paper's numbers are of RoBERTa-{self.size}, not "
+            "comparable."
+        )
         return Results(
             item=self.name,
             scale=order.scale,
             title=f"{self.title}, scale {order.scale}",
             summary=summary(found),
-            tables=[compared(found, self.title, about, self.size), by_seed(found), published(list(found))],
-            runs=[run.path.relative_to(order.folder).as_posix() for job in jobs for run in job.runs],
+            tables=[
+                compared(found, self.title, about, self.size),
+                by_seed(found),
+                published(list(found)),
+            ],
+            runs=[
+                run.path.relative_to(order.folder).as_posix() for job in jobs for run in job.runs
+            ],
         )
 
     def follow(self, order: Order) -> None:
@@ -107,7 +125,11 @@ class Comparisons(Item):
 
     def check(self, order: Order) -> Results:
         tasks = {job.label: job.task for job in self.jobs(order)}
-        table = sizes(tasks, self._task(self._law(order)), f"{self.title}, scale {order.scale}: checked, not trained")
+        table = sizes(
+            tasks,
+            self._task(self._law(order)),
+            f"{self.title}, scale {order.scale}: checked, not trained",
+        )
         return Results(item=self.name, scale=order.scale, title=self.title, tables=[table])
 
     def chosen(self, order: Order) -> list[Recipe]:
@@ -116,27 +138,40 @@ class Comparisons(Item):
         for key in order.keys:
             if key not in known:
                 raise ArgumentError(
-                    f"`--arms` must be among {', '.join(known)} ({self.name}, scale {order.scale}), but has {key!r}."
+                    f"`--arms` must be among {', '.join(known)} ({self.name}, scale {order.scale}),"
+                    f" but has {key!r}."
                 )
         return [known[key] for key in order.keys or known]
 
     def jobs(self, order: Order) -> list[Comparison]:
-        """The comparisons of an order, their settings checked. At the scale smoke, their world is made first."""
+        """The comparisons of an order, their settings checked.
+
+        At the scale smoke, their world is made first.
+        """
         logging.disable_progress_bar()  # bars of loading and saving would break ours
         if order.scale == "smoke":
             write_world(order.folder / WORLD, order.folder / LAW)
         changes = [*order.overrides, f"compare.seeds={list(order.seeds)}"]
         return [
-            Comparison(recipe.name, self._task(self._file(order, recipe.file), changes), order.folder / recipe.key)
+            Comparison(
+                recipe.name,
+                self._task(self._file(order, recipe.file), changes),
+                order.folder / recipe.key,
+            )
             for recipe in self.chosen(order)
         ]
 
     def compare(self, order: Order, jobs: Sequence[Comparison]) -> list[dict[str, Any]]:
-        """Train what is not yet trained: the law of motion first, then both arms of each config, several configs at a time."""
+        """Train what is not yet trained: the law of motion first, then both arms of each config,
+        several configs at a time.
+        """
         todo = [job for job in jobs if job.step()[0] < job.total]
         if kept := sum(job.step()[0] for job in jobs):
             order.console.print(
-                f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are kept", highlight=False, markup=False
+                f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are "
+                "kept",
+                highlight=False,
+                markup=False,
             )
         for job in todo:
             job.task.check()
@@ -148,8 +183,13 @@ class Comparisons(Item):
         return [job.compare(console) for job in jobs]
 
     def _pretrain(self, order: Order, jobs: Sequence[Comparison]) -> None:
-        """Train the law of motion that the configs themselves name, where it is missing; one of `--set` must be there."""
-        own = {self._task(self._file(order, recipe.file)).config.dynamics for recipe in self.chosen(order)}
+        """Train the law of motion that the configs themselves name, where it is missing; one of
+        `--set` must be there.
+        """
+        own = {
+            self._task(self._file(order, recipe.file)).config.dynamics
+            for recipe in self.chosen(order)
+        }
         for place in {job.task.config.dynamics for job in jobs} & own:
             if place is None:
                 continue
@@ -158,7 +198,9 @@ class Comparisons(Item):
             except RunError:
                 law = self._law(order)
                 order.console.print(
-                    f"{place} holds no trained law of motion: it is trained first, by {law}", highlight=False, markup=False
+                    f"{place} holds no trained law of motion: it is trained first, by {law}",
+                    highlight=False,
+                    markup=False,
                 )
                 self._task(law).train(place, resume=place.exists(), console=order.console)
 
@@ -176,7 +218,10 @@ class Comparisons(Item):
 
 def _data(job: Comparison) -> str:
     facts = job.runs[0].facts()
-    parts = {name: next(part[key] for key in ("rows", "questions") if key in part) for name, part in facts["data"].items()}
+    parts = {
+        name: next(part[key] for key in ("rows", "questions") if key in part)
+        for name, part in facts["data"].items()
+    }
     return f"{job.label}: {', '.join(f'{name} {count:,}' for name, count in parts.items())}"
 
 
@@ -222,7 +267,13 @@ class Squad(Comparisons):
     name = "squad"
     title = "SQuAD with and without FLOATER (Table 5)"
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]] = {
-        "smoke": [Recipe("squad", "SQuAD 1.1", "squad.yaml"), Recipe("squad-v2", "SQuAD 2.0", "squad-v2.yaml")],
-        "small": [Recipe("small", "SQuAD 1.1", "squad/small.yaml"), Recipe("small-v2", "SQuAD 2.0", "squad/small-v2.yaml")],
+        "smoke": [
+            Recipe("squad", "SQuAD 1.1", "squad.yaml"),
+            Recipe("squad-v2", "SQuAD 2.0", "squad-v2.yaml"),
+        ],
+        "small": [
+            Recipe("small", "SQuAD 1.1", "squad/small.yaml"),
+            Recipe("small-v2", "SQuAD 2.0", "squad/small-v2.yaml"),
+        ],
         "paper": [Recipe("roberta-base", "SQuAD 1.1", "squad/roberta-base.yaml")],
     }

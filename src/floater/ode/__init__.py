@@ -2,11 +2,10 @@
 
 from .activations import ACTIVATIONS as ACTIVATIONS
 from .activations import Activation as Activation
-from .compiled import fastest as fastest
 from .fields import CallableField as CallableField
 from .fields import Dynamics as Dynamics
 from .fields import Field as Field
-from .path import Path as Path
+from .kernel_field import fastest as fastest
 from .solve import Gradient as Gradient
 from .solve import ProvidesField as ProvidesField
 from .solve import Trajectory as Trajectory
@@ -20,4 +19,5 @@ from .solvers import Euler as Euler
 from .solvers import FixedStep as FixedStep
 from .solvers import Midpoint as Midpoint
 from .solvers import Solver as Solver
+from .stepper import Path as Path
 from .tableaus import Tableau as Tableau

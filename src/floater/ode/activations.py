@@ -18,7 +18,8 @@ class Activation:
     Attributes:
         forward: the function itself, differentiable.
         apply_: the function in place.
-        derivative: its derivative as a function of what is kept: the output if `from_output`, else the input.
+        derivative: its derivative as a function of what is kept: the output if `from_output`, else
+            the input.
         from_output: whether the output alone determines the derivative.
         bound: the largest absolute value the function can take, infinite if there is none.
     """
@@ -64,7 +65,9 @@ ACTIVATIONS: dict[str, Activation] = {
             bound=1.0,
         ),
         Activation("relu", torch.relu, torch.relu_, lambda z: (z > 0).to(z.dtype), True),
-        Activation("softplus", F.softplus, lambda x: x.copy_(F.softplus(x)), _softplus_derivative, False),
+        Activation(
+            "softplus", F.softplus, lambda x: x.copy_(F.softplus(x)), _softplus_derivative, False
+        ),
         Activation("silu", F.silu, lambda x: F.silu(x, inplace=True), _silu_derivative, False),
         Activation("gelu", F.gelu, lambda x: x.copy_(F.gelu(x)), _gelu_derivative, False),
     )

@@ -15,8 +15,8 @@ from ..errors import ArgumentError, StaleTrajectoryError, StateOverflow, TimesEr
 from ..times import as_tensor
 from .fields import CallableField, Dynamics, Field
 from .gradients import Adjoint, Discrete, replay
-from .path import Path
 from .solvers import Adaptive, Dopri5, FixedStep, Solver
+from .stepper import Path
 
 Gradient = Literal["discrete", "adjoint", "autograd"]
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -38,16 +38,19 @@ class ProvidesField(Protocol):
         """The field for this initial state, or None if calling is the only way."""
 
     def field_inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that stand behind `Field.inputs`, as they are now: the roots of a new autograd node."""
+        """The tensors that stand behind `Field.inputs`, as they are now: the roots of a new
+        autograd node.
+        """
 
 
 class Trajectory:
     """The solution p(t) from p(start), known at every time it has reached and able to go on.
 
-    Call it with times of any shape and order. States come from the steps that were taken; times past the last step make
-    it take more, which gives the same bits as having asked for them at once. The result is differentiable in the
-    parameters of the dynamics, in p(start) and in the times. With gradient "autograd" the graph is shared by all calls,
-    so a second backward through it needs `retain_graph=True`; the other two make a new node for each call.
+    Call it with times of any shape and order. States come from the steps that were taken; times
+    past the last step make it take more, which gives the same bits as having asked for them at
+    once. The result is differentiable in the parameters of the dynamics, in p(start) and in the
+    times. With gradient "autograd" the graph is shared by all calls, so a second backward through
+    it needs `retain_graph=True`; the other two make a new node for each call.
     """
 
     def __init__(
@@ -67,19 +70,29 @@ class Trajectory:
         self._gradient = gradient
         provider: object = dynamics
         self._provider = provider if isinstance(provider, ProvidesField) else None
-        self._plain: CallableField | None = None  # h to be called, where the fast path does not serve
+        self._plain: CallableField | None = (
+            None  # h to be called, where the fast path does not serve
+        )
         with torch.autocast(initial.device.type, enabled=False):
             field = self._make_field(start)
-        differentiable = torch.is_grad_enabled() and (initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs))
+        differentiable = torch.is_grad_enabled() and (
+            initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs)
+        )
         keep = differentiable if keep_stages is None else keep_stages
-        self._path = Path(field, solver, start, keep_stages=keep and gradient == "discrete", keep_dense=keep_dense)
+        self._path = Path(
+            field, solver, start, keep_stages=keep and gradient == "discrete", keep_dense=keep_dense
+        )
         self._polynomials: list[Tensor] = []  # with gradient "autograd" only
         self._last: _LastCall | None = None
 
     @property
     def _initial(self) -> Tensor:
         """p(start), as wide as the solver works."""
-        return self._root.float() if self._root.dtype in (torch.float16, torch.bfloat16) else self._root
+        return (
+            self._root.float()
+            if self._root.dtype in (torch.float16, torch.bfloat16)
+            else self._root
+        )
 
     def _make_field(self, start: float) -> Field:
         field = None if self._provider is None else self._provider.field(self._initial)
@@ -143,7 +156,9 @@ class Trajectory:
     def _evaluate(self, times: Tensor) -> Tensor:
         flat = _numbers(times)
         if len(flat) and flat.min() < self.start:
-            raise TimesError(f"`times` must not lie before start = {self.start:g}, but contain {flat.min():g}.")
+            raise TimesError(
+                f"`times` must not lie before start = {self.start:g}, but contain {flat.min():g}."
+            )
         order = None
         if np.any(np.diff(flat) < 0):
             order = np.argsort(flat, kind="stable")
@@ -158,16 +173,22 @@ class Trajectory:
             field.check_unchanged()
         initial = self._initial.reshape(-1)
         if times.requires_grad and not path.keep_dense:
-            raise ArgumentError("`times` that require gradients need a trajectory that keeps its polynomials.")
+            raise ArgumentError(
+                "`times` that require gradients need a trajectory that keeps its polynomials."
+            )
         if self._gradient == "autograd":
             return self._replayed(flat, order, times)
         if self._gradient == "adjoint":
             return _apply(Adjoint, path, self._plain, flat, order, times, initial, *self._inputs())
         inputs = (initial, *self._inputs())
-        if not path.keep_stages and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        if (
+            not path.keep_stages
+            and torch.is_grad_enabled()
+            and any(tensor.requires_grad for tensor in inputs)
+        ):
             raise StaleTrajectoryError(
-                "This trajectory was solved with gradients off (torch.no_grad), but gradients are asked of it now; "
-                "solve again with gradients on, or call it under torch.no_grad()."
+                "This trajectory was solved with gradients off (torch.no_grad), but gradients are "
+                "asked of it now; solve again with gradients on, or call it under torch.no_grad()."
             )
         if times.requires_grad and not path.steps:  # the slope at the start needs a step
             with torch.no_grad():
@@ -183,7 +204,9 @@ class Trajectory:
         initial = self._initial
         if len(flat):
             with torch.no_grad():
-                path.advance(_just_after(float(flat[-1])) if times.requires_grad else float(flat[-1]))
+                path.advance(
+                    _just_after(float(flat[-1])) if times.requires_grad else float(flat[-1])
+                )
         state = self._polynomials[-1].sum(0) if self._polynomials else initial.reshape(-1)
         self._polynomials += replay(path, self._dynamics, initial, len(self._polynomials), state)
         if not self._polynomials:
@@ -234,7 +257,8 @@ def solve(
         initial: p(start), of any shape.
         times: 1-D, non-decreasing, ≥ start; may repeat, be irregular, and need not contain start.
         solver: the method and its step rule.
-        gradient: "discrete" (exact for the steps taken), "adjoint" (the paper's Appendix A) or "autograd".
+        gradient: "discrete" (exact for the steps taken), "adjoint" (the paper's Appendix A) or
+            "autograd".
         start: the time of `initial`.
 
     Returns:
@@ -242,16 +266,26 @@ def solve(
     """
     times = as_tensor(times)
     if times.ndim != 1:
-        raise TimesError(f"`times` must be 1-D, but have shape {tuple(times.shape)}; call a trajectory for other shapes.")
+        raise TimesError(
+            f"`times` must be 1-D, but have shape {tuple(times.shape)}; call a trajectory for other"
+            " shapes."
+        )
     flat = _numbers(times)
     falls = np.nonzero(np.diff(flat) < 0)[0]
     if len(falls):
         i = int(falls[0])
         raise TimesError(
-            f"`times` must be non-decreasing, but {flat[i]:g} is followed by {flat[i + 1]:g} (place {i + 1}); "
-            "sort them, or call a trajectory, which takes any order."
+            f"`times` must be non-decreasing, but {flat[i]:g} is followed by {flat[i + 1]:g} (place"
+            f" {i + 1}); sort them, or call a trajectory, which takes any order."
         )
-    whole = Trajectory(dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=times.requires_grad)
+    whole = Trajectory(
+        dynamics,
+        initial,
+        solver=solver,
+        gradient=gradient,
+        start=start,
+        keep_dense=times.requires_grad,
+    )
     return whole(times)
 
 
@@ -265,14 +299,17 @@ def trajectory(
     gradient: Gradient = "discrete",
     start: float = 0.0,
 ) -> Trajectory:
-    """Solve up to `end` and keep the solution, to be evaluated at any times and continued when asked for later ones.
+    """Solve up to `end` and keep the solution, to be evaluated at any times and continued when
+    asked for later ones.
 
     Arguments are those of :func:`solve`, with the time to reach in place of the output times.
     """
     _check_start(start)
     if not (isinstance(end, (int, float)) and np.isfinite(end) and end >= start):
         raise TimesError(f"`end` must be a finite number ≥ start = {start:g}, but is {brief(end)}.")
-    whole = Trajectory(dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=True)
+    whole = Trajectory(
+        dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=True
+    )
     with torch.no_grad(), torch.autocast(initial.device.type, enabled=False):
         whole._path.advance(float(end))
     return whole
@@ -284,15 +321,19 @@ def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tenso
 
 
 def _rounded(states: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
-    """States in the type of the initial value. They are solved in float32 where that is a half, and may not fit."""
+    """States in the type of the initial value.
+
+    They are solved in float32 where that is a half, and may not fit.
+    """
     rounded = states.to(dtype)
     if dtype == torch.float16:
         lost = ~torch.isfinite(rounded.detach())
         if bool(lost.any()):
             first = float(times[lost.flatten(times.dim()).any(-1).to(times.device)].min())
             raise StateOverflow(
-                f"States must be at most {torch.finfo(dtype).max:,.0f} in float16, but are larger from t = {first:g} on; keep the "
-                "dynamics and p(start) in bfloat16 or float32, or bound the view of time (`horizon`).",
+                f"States must be at most {torch.finfo(dtype).max:,.0f} in float16, but are larger "
+                f"from t = {first:g} on; keep the dynamics and p(start) in bfloat16 or float32, or "
+                "bound the view of time (`horizon`).",
                 time=first,
                 magnitude=float(states.detach().abs().max()),
             )
@@ -309,31 +350,44 @@ def _numbers(times: Tensor) -> np.ndarray:
     return flat
 
 
-def _check_arguments(dynamics: object, initial: Tensor, solver: Solver, gradient: str, start: float) -> None:
+def _check_arguments(
+    dynamics: object, initial: Tensor, solver: Solver, gradient: str, start: float
+) -> None:
     if isinstance(dynamics, type) or not callable(dynamics):
-        raise ArgumentError(f"`dynamics` must be a module or a function h(t, p), but is {brief(dynamics)}.")
+        raise ArgumentError(
+            f"`dynamics` must be a module or a function h(t, p), but is {brief(dynamics)}."
+        )
     if not _takes_time_and_state(dynamics):
         raise ArgumentError(
-            f"`dynamics` must take two arguments, the time and the state, but {brief(dynamics)} does not; "
-            "where h knows no time, write lambda t, p: h(p)."
+            f"`dynamics` must take two arguments, the time and the state, but {brief(dynamics)} "
+            "does not; where h knows no time, write lambda t, p: h(p)."
         )
     if not isinstance(initial, Tensor) or not initial.is_floating_point():
         kind = initial.dtype if isinstance(initial, Tensor) else type(initial).__name__
         raise ArgumentError(f"`initial` must be a tensor of floating-point numbers, but is {kind}.")
     if initial.numel() == 0:
-        raise ArgumentError(f"`initial` must hold at least one number, but has shape {tuple(initial.shape)}.")
+        raise ArgumentError(
+            f"`initial` must hold at least one number, but has shape {tuple(initial.shape)}."
+        )
     if not bool(torch.isfinite(initial.detach()).all()):
         raise ArgumentError("`initial` must be finite, but contains NaN or infinity.")
     if not isinstance(solver, (Adaptive, FixedStep)):
-        raise ArgumentError(f"`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is {solver!r}.")
+        raise ArgumentError(
+            "`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is "
+            f"{solver!r}."
+        )
     _check_tolerance(solver, initial.dtype)
     if gradient not in _GRADIENTS:
-        raise ArgumentError(f"`gradient` must be one of {', '.join(map(repr, _GRADIENTS))}, but is {gradient!r}.")
+        raise ArgumentError(
+            f"`gradient` must be one of {', '.join(map(repr, _GRADIENTS))}, but is {gradient!r}."
+        )
     _check_start(start)
 
 
 def _check_tolerance(solver: Solver, dtype: torch.dtype) -> None:
-    """Refuse a tolerance far below the rounding of the numbers that are solved in: no step could ever meet it."""
+    """Refuse a tolerance far below the rounding of the numbers that are solved in: no step could
+    ever meet it.
+    """
     if not isinstance(solver, Adaptive):
         return
     solved = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -341,15 +395,17 @@ def _check_tolerance(solver: Solver, dtype: torch.dtype) -> None:
     if solver.rtol < least:
         other = ", or solve in float64" if solved == torch.float32 else ""
         raise ArgumentError(
-            f"`rtol` of {type(solver).__name__} must be at least {least:.1e} for {solved}, but is {solver.rtol:g}, which is "
-            f"too fine for its rounding; loosen rtol{other}."
+            f"`rtol` of {type(solver).__name__} must be at least {least:.1e} for {solved}, but is "
+            f"{solver.rtol:g}, which is too fine for its rounding; loosen rtol{other}."
         )
 
 
 def _takes_time_and_state(dynamics: Callable[..., object]) -> bool:
     """Whether h can be called as h(t, p), as far as its signature tells."""
     try:
-        inspect.signature(dynamics.forward if isinstance(dynamics, nn.Module) else dynamics).bind(0.0, None)
+        inspect.signature(dynamics.forward if isinstance(dynamics, nn.Module) else dynamics).bind(
+            0.0, None
+        )
     except TypeError:
         return False
     except ValueError:  # built-in functions may have no signature

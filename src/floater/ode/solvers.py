@@ -13,7 +13,10 @@ from .tableaus import DORMAND_PRINCE_5, EULER, MIDPOINT, RUNGE_KUTTA_4, Tableau
 def _require_positive(solver: object, field: str) -> None:
     value = getattr(solver, field)
     if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise ArgumentError(f"`{field}` of {type(solver).__name__} must be a positive finite number, but is {value!r}.")
+        raise ArgumentError(
+            f"`{field}` of {type(solver).__name__} must be a positive finite number, but is "
+            f"{value!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class Adaptive:
     Args:
         rtol: allowed error of a step relative to the state.
         atol: allowed error of a step where the state is near zero.
-        max_steps: give up with an error after so many accepted and rejected steps, or earlier if their steady pace shows that
-            several times as many would be needed.
+        max_steps: give up with an error after so many accepted and rejected steps, or earlier if
+            their steady pace shows that several times as many would be needed.
         max_step: never step further than this; `None` leaves it to the error estimate.
     """
 

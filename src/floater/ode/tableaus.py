@@ -1,7 +1,8 @@
 """Runge-Kutta methods as data.
 
-Every method here is written so that its last stage is evaluated at the end of the step and serves as the first
-stage of the next one. That costs one evaluation in all, and gives each method a dense output that joins smoothly.
+Every method here is written so that its last stage is evaluated at the end of the step and serves
+as the first stage of the next one. That costs one evaluation in all, and gives each method a dense
+output that joins smoothly.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 class Tableau:
     """An explicit Runge-Kutta method with S stages and a dense output of degree D.
 
-    Stage s is k_s = h(t + nodes[s]·η, y + η Σ_j coupling[s][j] k_j). The last row of `coupling` holds the weights of
-    the step itself. Inside the step, p(t + θη) = y + η Σ_s (Σ_j dense[s][j] θ^(j+1)) k_s.
-    `error` weighs the stages into an estimate of the local error; a method without one takes fixed steps.
+    Stage s is k_s = h(t + nodes[s]·η, y + η Σ_j coupling[s][j] k_j). The last row of `coupling`
+    holds the weights of the step itself. Inside the step, p(t + θη) = y + η Σ_s (Σ_j dense[s][j]
+    θ^(j+1)) k_s. `error` weighs the stages into an estimate of the local error; a method without
+    one takes fixed steps.
     """
 
     name: str

@@ -11,11 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .maths import Table, by_speed, limit_of
+from .encoding_stats import Table, by_speed, limit_of
 
 
 def heat_maps(
-    tables: Mapping[str, Table], path: Path, *, title: str = "", as_is: Collection[str] = (), trained: int | None = None
+    tables: Mapping[str, Table],
+    path: Path,
+    *,
+    title: str = "",
+    as_is: Collection[str] = (),
+    trained: int | None = None,
 ) -> Path:
     """One heat map (position × dimension) for each encoding, after Figure 4 of the paper.
 
@@ -23,8 +28,8 @@ def heat_maps(
         tables: encodings [position, dimension] by name.
         path: PNG or SVG file to write.
         title: heading of the figure.
-        as_is: names of encodings whose dimensions stay in place; those of the others are ordered by how fast they
-            change, which makes the structure visible.
+        as_is: names of encodings whose dimensions stay in place; those of the others are ordered by
+            how fast they change, which makes the structure visible.
         trained: positions that training saw; a line ends them, and the colours are theirs.
     """
     figure, axes = grid(len(tables))
@@ -48,12 +53,18 @@ def grid(count: int, columns: int = 2) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(axes[:count])
 
 
-def heat_map(figure: Figure, axis: Axes, table: Table, *, permute: bool, trained: int | None = None) -> None:
-    """A table as colours, its dimensions as they are or ordered by speed; what was never trained may leave the scale."""
+def heat_map(
+    figure: Figure, axis: Axes, table: Table, *, permute: bool, trained: int | None = None
+) -> None:
+    """A table as colours, its dimensions as they are or ordered by speed; what was never trained
+    may leave the scale.
+    """
     known = table[:trained]
     shown = table[:, by_speed(known)] if permute else table
     limit = limit_of(known)
-    image = axis.imshow(shown, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    image = axis.imshow(
+        shown, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+    )
     axis.set_xlabel("dimension" + (" (ordered by speed)" if permute else ""), fontsize=9)
     axis.set_ylabel("position", fontsize=9)
     axis.tick_params(labelsize=8)

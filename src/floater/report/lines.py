@@ -20,9 +20,14 @@ def line_chart(figure: Figure, path: Path) -> Path:
     x = np.array(numbers, float) if len(numbers) == len(figure.x) else places
     for number, series in enumerate(figure.series):
         y = np.array([np.nan if value is None else value for value in series.y])
-        (line,) = axis.plot(x, y, marker=_MARKS[number % len(_MARKS)], markersize=5, label=series.name)
+        (line,) = axis.plot(
+            x, y, marker=_MARKS[number % len(_MARKS)], markersize=5, label=series.name
+        )
         if series.low is not None and series.high is not None:
-            low, high = (np.array([np.nan if value is None else value for value in ends]) for ends in (series.low, series.high))
+            low, high = (
+                np.array([np.nan if value is None else value for value in ends])
+                for ends in (series.low, series.high)
+            )
             axis.fill_between(x, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
     if x is places:
         axis.set_xticks(places, [str(label) for label in figure.x])

@@ -13,8 +13,8 @@ from string import Template
 from ..files import write_text
 from . import charts, packing, sections
 from .charts import Charts
+from .load import Material, gather
 from .markup import data, element, paragraphs, text
-from .reading import Material, gather
 from .results import Results
 from .summary import sentences, tests_of
 
@@ -35,12 +35,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def build(material: Material, title: str = "") -> str:
-    """The whole page. The browser is told to load nothing, and to run and style nothing but what is inlined here."""
+    """The whole page.
+
+    The browser is told to load nothing, and to run and style nothing but what is inlined here.
+    """
     made = Charts()
     body = list(_sections(material, made))
     encodings = _encodings(material)
-    style, script = _inlined("page.css"), "\n".join(_inlined(name) for name in ("charts.js", "maps.js", "page.js"))
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
+    style, script = (
+        _inlined("page.css"),
+        "\n".join(_inlined(name) for name in ("charts.js", "maps.js", "page.js")),
+    )
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri "
+        "'none'; form-action 'none'"
+    )
     return Template(_inlined("page.html")).substitute(
         policy=text(policy),
         title=text(title or _title(material)),
@@ -48,9 +57,20 @@ def build(material: Material, title: str = "") -> str:
         style=style,
         script=script,
         toggles=_toggles(material),
-        contents="".join(element("li", element("a", text(name), href=f"#{key}")) for key, name, _ in body),
-        sections="".join(element("section", element("h2", text(name)), inner, id=key) for key, name, inner in body),
-        data=data({"runs": [run.name for run in material.runs], "charts": made.data, "encodings": encodings}),
+        contents="".join(
+            element("li", element("a", text(name), href=f"#{key}")) for key, name, _ in body
+        ),
+        sections="".join(
+            element("section", element("h2", text(name)), inner, id=key)
+            for key, name, inner in body
+        ),
+        data=data(
+            {
+                "runs": [run.name for run in material.runs],
+                "charts": made.data,
+                "encodings": encodings,
+            }
+        ),
     )
 
 
@@ -68,12 +88,18 @@ def _title(material: Material) -> str:
         own = {inner.resolve() for inner in results.run_folders(folder)}
         others = any(run.path.resolve() not in own for run in material.runs)
         return f"{results.title}, and other runs" if others else results.title
-    return material.runs[0].name if len(material.runs) == 1 and not material.reproductions else "Position encodings compared"
+    return (
+        material.runs[0].name
+        if len(material.runs) == 1 and not material.reproductions
+        else "Position encodings compared"
+    )
 
 
 def _subtitle(material: Material) -> str:
     counts = ((len(material.reproductions), "reproduction"), (len(material.runs), "run"))
-    return " and ".join(f"{count} {name}" + ("s" if count > 1 else "") for count, name in counts if count)
+    return " and ".join(
+        f"{count} {name}" + ("s" if count > 1 else "") for count, name in counts if count
+    )
 
 
 def _toggles(material: Material) -> str:
@@ -93,11 +119,16 @@ def _toggles(material: Material) -> str:
 def _encodings(material: Material) -> list[object]:
     having = [run for run in material.runs if run.positions is not None]
     share = packing.BUDGET // max(len(having), 1)
-    return [None if run.positions is None else packing.pack(run.positions, share) for run in material.runs]
+    return [
+        None if run.positions is None else packing.pack(run.positions, share)
+        for run in material.runs
+    ]
 
 
 def _led(material: Material) -> Iterator[tuple[str, Results]]:
-    """Reproductions with what goes before their summaries: their titles, where there are several."""
+    """Reproductions with what goes before their summaries: their titles, where there are
+    several.
+    """
     for _, results in material.reproductions:
         yield f"{results.title}: " if len(material.reproductions) > 1 else "", results
 
@@ -105,11 +136,17 @@ def _led(material: Material) -> Iterator[tuple[str, Results]]:
 def _sections(material: Material, made: Charts) -> Iterator[tuple[str, str, str]]:
     """Key, heading and HTML of each section that has something to show."""
     runs = material.runs
-    words = [line for _, results in material.reproductions for line in results.summary] or sentences(runs)
+    words = [
+        line for _, results in material.reproductions for line in results.summary
+    ] or sentences(runs)
     yield (
         "summary",
         "Summary",
-        element("div", paragraphs(words), class_="lead") if words else paragraphs(["Nothing was scored yet."]),
+        (
+            element("div", paragraphs(words), class_="lead")
+            if words
+            else paragraphs(["Nothing was scored yet."])
+        ),
     )
     for number, (_, results) in enumerate(material.reproductions):
         yield f"reproduction-{number}", results.title, sections.reproduction(results, made)
@@ -117,17 +154,34 @@ def _sections(material: Material, made: Charts) -> Iterator[tuple[str, str, str]
         yield "runs-in-words", "The runs in words", paragraphs(sentences(runs))
     if tests_of(runs):
         says = "Each dot is a score, the bar its 95 % bootstrap interval."
-        yield "scores", "Scores", made.add("Scores", says, charts.score_panels(runs), "dots") + sections.scores(runs)
+        yield (
+            "scores",
+            "Scores",
+            made.add("Scores", says, charts.score_panels(runs), "dots") + sections.scores(runs),
+        )
     if material.comparisons:
         yield "comparisons", "Comparisons", sections.comparisons(material.comparisons)
-    binned = [test for test in tests_of(runs) if any(run.scores[test].bins for run in runs if test in run.scores)]
+    binned = [
+        test
+        for test in tests_of(runs)
+        if any(run.scores[test].bins for run in runs if test in run.scores)
+    ]
     if binned:
-        says = "Scores by length of the source sentence, with 95 % intervals: how an encoding holds beyond the lengths it saw."
-        parts = [made.add(f"By length on {test}", says, charts.bin_panels(runs, test)) for test in binned]
+        says = (
+            "Scores by length of the source sentence, with 95 % intervals: how an encoding holds "
+            "beyond the lengths it saw."
+        )
+        parts = [
+            made.add(f"By length on {test}", says, charts.bin_panels(runs, test)) for test in binned
+        ]
         yield "lengths", "Short to long", "".join(parts)
     curves = charts.training_panels(runs)
     if curves:
-        yield "training", "Training", made.add("Training curves", "What was logged, over the updates.", curves)
+        yield (
+            "training",
+            "Training",
+            made.add("Training curves", "What was logged, over the updates.", curves),
+        )
     if runs:
         yield "encodings", "Encodings", sections.encodings(runs)
         yield "cost", "Parameters and cost", sections.cost(runs)
@@ -136,4 +190,8 @@ def _sections(material: Material, made: Charts) -> Iterator[tuple[str, str, str]
     if runs:
         yield "runs", "Runs", "".join(sections.run(number, run) for number, run in enumerate(runs))
     if material.notes:
-        yield "notes", "Not shown", element("ul", *(element("li", text(note)) for note in material.notes))
+        yield (
+            "notes",
+            "Not shown",
+            element("ul", *(element("li", text(note)) for note in material.notes)),
+        )

@@ -13,14 +13,17 @@ from matplotlib.ticker import FuncFormatter
 
 from ..errors import ArgumentError
 from ..training.positions import Positions
-from . import maths
+from . import encoding_stats
+from .encoding_stats import Table
 from .figures import grid, heat_map, save
-from .maths import Table
 
 MOST = 12
 """Sites that one figure shows."""
 ROWS = {"heatmap": 4096, "trajectory": 4096, "similarity": 2048}
-"""Positions that a figure has room for; of more than these, evenly spaced ones are drawn. A spectrum needs all of them."""
+"""Positions that a figure has room for; of more than these, evenly spaced ones are drawn.
+
+A spectrum needs all of them.
+"""
 
 
 def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Path:
@@ -40,7 +43,11 @@ def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Pat
         KINDS[kind](figure, axis, table, positions)
         axis.set_title(name, fontsize=10)
         axis.tick_params(labelsize=8)
-    more = f" (the first {MOST} of {len(positions.sites)} sites)" if len(positions.sites) > MOST else ""
+    more = (
+        f" (the first {MOST} of {len(positions.sites)} sites)"
+        if len(positions.sites) > MOST
+        else ""
+    )
     if positions.every > 1:
         more += f" (every {positions.every}. position)"
     figure.suptitle(f"{title}{more}", fontsize=12)
@@ -67,10 +74,12 @@ def _count(axis: Axis, positions: Positions) -> None:
 
 
 def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
-    points, shares = maths.plane(table)
+    points, shares = encoding_stats.plane(table)
     x, y = points.T
     axis.plot(x, y, color="0.7", linewidth=0.8, zorder=1)
-    dots = axis.scatter(x, y, c=positions.every * np.arange(len(points)), cmap="viridis", s=9, zorder=2)
+    dots = axis.scatter(
+        x, y, c=positions.every * np.arange(len(points)), cmap="viridis", s=9, zorder=2
+    )
     axis.scatter(x[:1], y[:1], facecolors="none", edgecolors="black", s=60, zorder=3)
     axis.set_xlabel(f"first component ({100 * shares[0]:.0f} % of the variance)", fontsize=8)
     axis.set_ylabel(f"second ({100 * shares[1]:.0f} %)", fontsize=8)
@@ -78,7 +87,7 @@ def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) 
 
 
 def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
-    products = maths.similarity(table)
+    products = encoding_stats.similarity(table)
     known = positions.trained or len(table)  # what was never trained may dwarf the rest
     limit = float(np.abs(products[:known, :known]).max()) or 1.0
     image = axis.imshow(products, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
@@ -93,11 +102,17 @@ def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) 
 
 
 def _spectrum(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
-    known = table[: positions.trained] if positions.trained is not None and positions.trained > 1 else table
-    frequencies, power = maths.spectrum(known)
-    shown = power[:, maths.by_speed(known)]
+    known = (
+        table[: positions.trained]
+        if positions.trained is not None and positions.trained > 1
+        else table
+    )
+    frequencies, power = encoding_stats.spectrum(known)
+    shown = power[:, encoding_stats.by_speed(known)]
     extent = (0, table.shape[1], 0, float(frequencies[-1]))
-    image = axis.imshow(shown, aspect="auto", origin="lower", cmap="viridis", vmin=-60, vmax=0, extent=extent)
+    image = axis.imshow(
+        shown, aspect="auto", origin="lower", cmap="viridis", vmin=-60, vmax=0, extent=extent
+    )
     axis.set_xlabel("dimension (ordered by speed)", fontsize=8)
     axis.set_ylabel(f"cycles a position, of the first {len(known)}", fontsize=8)
     figure.colorbar(image, ax=axis, shrink=0.9, label="dB").ax.tick_params(labelsize=7)

@@ -41,9 +41,16 @@ def _number(value: Any) -> bool:
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, str | Mean | Paper) or _number(value):
         return value
-    kind = {"mean": Mean, "paper": Paper}.get(next(iter(value), "")) if isinstance(value, dict) else None
+    kind = (
+        {"mean": Mean, "paper": Paper}.get(next(iter(value), ""))
+        if isinstance(value, dict)
+        else None
+    )
     if kind is None:
-        raise ConfigError(f'a cell must be null, a text, a finite number, {{"mean": …}} or {{"paper": …}}, but is {brief(value)}.')
+        raise ConfigError(
+            'a cell must be null, a text, a finite number, {"mean": …} or {"paper": …}, but is'
+            f" {brief(value)}."
+        )
     return kind(**value)
 
 
@@ -55,7 +62,9 @@ def _finite(value: Any) -> Any:
 
 def _place(value: Any) -> Any:
     if not isinstance(value, str) and not _number(value):
-        raise ConfigError(f"a place on the axis must be a text or a finite number, but is {brief(value)}.")
+        raise ConfigError(
+            f"a place on the axis must be a text or a finite number, but is {brief(value)}."
+        )
     return value
 
 
@@ -79,7 +88,10 @@ class Table(Config):
     def _is_rectangular(self) -> Table:
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
-                raise ConfigError(f"row {number} of {self.title!r} must have {len(self.columns)} cells, but has {len(row)}.")
+                raise ConfigError(
+                    f"row {number} of {self.title!r} must have {len(self.columns)} cells, but has "
+                    f"{len(row)}."
+                )
         return self
 
 
@@ -116,12 +128,15 @@ class Figure(Config):
     def _fits(self) -> Figure:
         for series in self.series:
             if (series.low is None) != (series.high is None):
-                raise ConfigError(f"{series.name!r} of {self.title!r} must have both `low` and `high`, or neither.")
+                raise ConfigError(
+                    f"{series.name!r} of {self.title!r} must have both `low` and `high`, or "
+                    "neither."
+                )
             for name, values in (("y", series.y), ("low", series.low), ("high", series.high)):
                 if values is not None and len(values) != len(self.x):
                     raise ConfigError(
-                        f"`{name}` of {series.name!r} in {self.title!r} must have {len(self.x)} values, one for each x, "
-                        f"but has {len(values)}."
+                        f"`{name}` of {series.name!r} in {self.title!r} must have {len(self.x)} "
+                        f"values, one for each x, but has {len(values)}."
                     )
         return self
 
@@ -149,7 +164,10 @@ class Results(Config):
     def _are_relative(cls, runs: list[str]) -> list[str]:
         for run in runs:
             if Path(run).is_absolute():
-                raise ConfigError(f"a run must be given relative to the folder of its reproduction, but is {run!r}.")
+                raise ConfigError(
+                    "a run must be given relative to the folder of its reproduction, but is "
+                    f"{run!r}."
+                )
         return runs
 
     @classmethod
@@ -159,7 +177,9 @@ class Results(Config):
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(f"{folder} must be the folder of a reproduction (with {RESULTS}), but is not.") from None
+            raise RunError(
+                f"{folder} must be the folder of a reproduction (with {RESULTS}), but is not."
+            ) from None
         except (ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {first_line(error)}.") from None
         if not isinstance(found, dict):
@@ -172,7 +192,10 @@ class Results(Config):
     def write(self, folder: Path) -> Path:
         """Write the results into the folder of a reproduction."""
         path = folder / RESULTS
-        write_text(path, json.dumps(self.model_dump(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_text(
+            path,
+            json.dumps(self.model_dump(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        )
         return path
 
     def run_folders(self, folder: Path) -> list[Path]:

@@ -9,18 +9,28 @@ from statistics import median
 from typing import Any
 
 from .charts import Charts, of_results
+from .load import Comparison, Run, number, whole
 from .markup import Shown, details, element, table, text
 from .packing import site_facts
-from .reading import Comparison, Run, number, whole
 from .results import Results
 from .summary import label, metrics_of, signed, tests_of
 
 
 def reproduction(results: Results, made: Charts) -> str:
     """Tables and figures of a reproduction."""
-    about = element("p", element("span", text(results.scale), class_="badge"), text(f" scale · {results.item}"), class_="about")
+    about = element(
+        "p",
+        element("span", text(results.scale), class_="badge"),
+        text(f" scale · {results.item}"),
+        class_="about",
+    )
     tables = [
-        table(part.columns, part.rows, title=part.title, note=element("p", text(part.note), class_="note") if part.note else "")
+        table(
+            part.columns,
+            part.rows,
+            title=part.title,
+            note=element("p", text(part.note), class_="note") if part.note else "",
+        )
         for part in results.tables
     ]
     says = "Lines with intervals where they were measured; the data is below as a table."
@@ -54,12 +64,21 @@ def _scores_on(test: str, runs: Sequence[Run]) -> str:
         for place in places
         if metric in runs[place].scores[test].metrics
     }
-    lines = [element("li", f"{text(label(metric))} ", element("code", text(name))) for metric, name in signed if name]
+    lines = [
+        element("li", f"{text(label(metric))} ", element("code", text(name)))
+        for metric, name in signed
+        if name
+    ]
     note = details("Signatures", element("ul", *lines)) if lines else ""
     columns = ["run", *map(label, metrics), "sentences", "beam", "seconds"]
     kept = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
-    columns, rows = [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
-    return table(columns, rows, title=f"{test}: score ± half of the 95 % interval", runs=places, note=note)
+    columns, rows = (
+        [columns[place] for place in kept],
+        [[row[place] for place in kept] for row in rows],
+    )
+    return table(
+        columns, rows, title=f"{test}: score ± half of the 95 % interval", runs=places, note=note
+    )
 
 
 def _paired(runs: Sequence[Run]) -> str:
@@ -67,8 +86,12 @@ def _paired(runs: Sequence[Run]) -> str:
     places = []
     for place, run in enumerate(runs):
         for found in run.paired:
-            by, low, high = (signed(value, found.measure) for value in (found.difference, found.low, found.high))
-            rows.append([run.name, found.other, found.test, label(found.measure), by, f"{low} to {high}"])
+            by, low, high = (
+                signed(value, found.measure) for value in (found.difference, found.low, found.high)
+            )
+            rows.append(
+                [run.name, found.other, found.test, label(found.measure), by, f"{low} to {high}"]
+            )
             rows[-1] += [f"{found.p_value:.3f}", found.signature]
             places.append(place)
     columns = ["run", "against", "on", "measure", "difference", "95 % interval", "p", "signature"]
@@ -77,16 +100,35 @@ def _paired(runs: Sequence[Run]) -> str:
 
 def comparisons(found: Sequence[Comparison]) -> str:
     """What `floater compare` found, a table a folder."""
-    columns = ["on", "measure", "arm", "base", "arm's", "difference", "95 % interval", "p", "examples"]
+    columns = [
+        "on",
+        "measure",
+        "arm",
+        "base",
+        "arm's",
+        "difference",
+        "95 % interval",
+        "p",
+        "examples",
+    ]
     tables = []
     for comparison in found:
         rows: list[list[Shown]] = []
         for row in comparison.rows:
-            by, low, high = (signed(value, row.measure) for value in (row.difference, row.low, row.high))
-            rows.append([row.test, label(row.measure), row.arm, row.base, row.other, by, f"{low} to {high}"])
+            by, low, high = (
+                signed(value, row.measure) for value in (row.difference, row.low, row.high)
+            )
+            rows.append(
+                [row.test, label(row.measure), row.arm, row.base, row.other, by, f"{low} to {high}"]
+            )
             rows[-1] += [f"{row.p_value:.3f}", row.examples]
-        tables.append(table(columns, rows, title=f"{comparison.path.name}: both arms, medians over seeds"))
-    note = "Intervals and p-values by a paired bootstrap over examples, the same resamples for all seeds."
+        tables.append(
+            table(columns, rows, title=f"{comparison.path.name}: both arms, medians over seeds")
+        )
+    note = (
+        "Intervals and p-values by a paired bootstrap over examples, the same resamples for all "
+        "seeds."
+    )
     return element("p", text(note)) + "".join(tables)
 
 
@@ -99,32 +141,60 @@ def encodings(runs: Sequence[Run]) -> str:
         element(
             "label",
             f"{text(words)} ",
-            element("select", *(element("option", text(name), value=key) for key, name in choices), id=key_of),
+            element(
+                "select",
+                *(element("option", text(name), value=key) for key, name in choices),
+                id=key_of,
+            ),
             class_="choice",
         )
-        for key_of, words, choices in (("view", "Map", views), ("order", "Dimensions", orders), ("path", "Path", paths))
+        for key_of, words, choices in (
+            ("view", "Map", views),
+            ("order", "Dimensions", orders),
+            ("path", "Path", paths),
+        )
     )
-    longest = max((len(run.positions.times) for run in runs if run.positions is not None), default=0)
+    longest = max(
+        (len(run.positions.times) for run in runs if run.positions is not None), default=0
+    )
     if longest > 2:
         slider = f'<input type="range" id="shown" min="2" max="{longest}" value="{longest}">'
         count = element("output", str(longest), id="shown-value", for_="shown")
         controls += element("label", "Positions ", slider, count, class_="choice")
     says = (
-        "Rows of a map are positions, columns dimensions; beside it the path that an encoding takes. The dashed line is the length "
-        "of the longest training example: what lies below it was never seen. Arrow keys move the reading point."
+        "Rows of a map are positions, columns dimensions; beside it the path that an encoding "
+        "takes. The dashed line is the length of the longest training example: what lies below it "
+        "was never seen. Arrow keys move the reading point."
     )
     ordered = sorted(enumerate(runs), key=lambda numbered: numbered[1].positions is None)
     cards = "".join(_encoding_card(place, run) for place, run in ordered)
-    return element("p", text(says)) + element("div", controls, class_="controls") + element("div", cards, class_="cards")
+    return (
+        element("p", text(says))
+        + element("div", controls, class_="controls")
+        + element("div", cards, class_="cards")
+    )
 
 
 def _encoding_card(place: int, run: Run) -> str:
     found = run.positions
     if found is None:
-        return element("div", element("h3", text(run.name)), element("p", text(run.missing())), class_="card", data_run=place)
-    site = element("select", *(element("option", text(name), value=i) for i, name in enumerate(found.sites)), id=f"site-{place}")
+        return element(
+            "div",
+            element("h3", text(run.name)),
+            element("p", text(run.missing())),
+            class_="card",
+            data_run=place,
+        )
+    site = element(
+        "select",
+        *(element("option", text(name), value=i) for i, name in enumerate(found.sites)),
+        id=f"site-{place}",
+    )
     sites, length, dim = found.tables.shape
-    words = f"{found.description}; {sites} site{'s' if sites > 1 else ''}, {length} positions, {dim} dimensions"
+    words = (
+        f"{found.description}; {sites} site{'s' if sites > 1 else ''}, {length} positions, {dim} "
+        "dimensions"
+    )
     if found.trained is not None:
         words += f", trained to {found.trained}"
     alternative = f"Heat map of the encodings of {run.name}: {words}."
@@ -135,10 +205,20 @@ def _encoding_card(place: int, run: Run) -> str:
         "figure",
         heading,
         element("label", "Site ", site, class_="choice"),
-        element("div", class_="map", id=f"map-{place}", data_map=place, tabindex=0, role="group", aria_label=alternative),
+        element(
+            "div",
+            class_="map",
+            id=f"map-{place}",
+            data_map=place,
+            tabindex=0,
+            role="group",
+            aria_label=alternative,
+        ),
         element("div", class_="plot path", id=f"path-{place}", role="img", aria_label=path),
         element("output", class_="readout", id=f"map-{place}-readout", for_=f"map-{place}"),
-        details("Data", table(columns, site_facts(found), title="Every site in numbers"), class_="data"),
+        details(
+            "Data", table(columns, site_facts(found), title="Every site in numbers"), class_="data"
+        ),
         class_="card encoding",
         data_run=place,
     )
@@ -157,15 +237,37 @@ def cost(runs: Sequence[Run]) -> str:
                 str(facts.get("positions", "")) or None,
                 whole(facts.get("parameters")),
                 whole(facts.get("position_parameters")),
-                None if made is None else f"{made:,}" + (f" of {planned:,}" if planned not in (None, made) else ""),
+                (
+                    None
+                    if made is None
+                    else f"{made:,}" + (f" of {planned:,}" if planned not in (None, made) else "")
+                ),
                 _duration(number(facts.get("training_seconds"))),
                 round(median(speeds)) if speeds else None,
                 whole(facts.get("threads")),
             ]
         )
-    columns = ["run", "positions", "parameters", "for positions", "updates", "training took", "tokens a second", "threads"]
-    note = "Times are as they were on the machine of each run, whatever else it did; the speed is the median over the log."
-    return table(columns, rows, title="Parameters and cost", runs=range(len(runs)), note=element("p", note, class_="note"))
+    columns = [
+        "run",
+        "positions",
+        "parameters",
+        "for positions",
+        "updates",
+        "training took",
+        "tokens a second",
+        "threads",
+    ]
+    note = (
+        "Times are as they were on the machine of each run, whatever else it did; the speed is the "
+        "median over the log."
+    )
+    return table(
+        columns,
+        rows,
+        title="Parameters and cost",
+        runs=range(len(runs)),
+        note=element("p", note, class_="note"),
+    )
 
 
 def differences(runs: Sequence[Run]) -> str:
@@ -177,14 +279,21 @@ def differences(runs: Sequence[Run]) -> str:
         values = [found.get(key) for found in flat]
         if len(set(values)) > 1:
             rows.append([key, *values])
-    versions = [dict(run.facts.get("versions") or {}) if isinstance(run.facts.get("versions"), dict) else {} for run in runs]
+    versions = [
+        dict(run.facts.get("versions") or {}) if isinstance(run.facts.get("versions"), dict) else {}
+        for run in runs
+    ]
     for name in dict.fromkeys(name for found in versions for name in found):
         values = [str(found.get(name, "")) for found in versions]
         if len(set(values)) > 1:
             rows.append([f"version of {name}", *values])
     if not rows:
         return element("p", "All settings and versions are the same.")
-    return table(["setting", *(run.name for run in runs)], rows, title="Settings and versions that are not the same everywhere")
+    return table(
+        ["setting", *(run.name for run in runs)],
+        rows,
+        title="Settings and versions that are not the same everywhere",
+    )
 
 
 def run(place: int, found: Run) -> str:
@@ -192,13 +301,24 @@ def run(place: int, found: Run) -> str:
     facts, data = found.facts, found.facts.get("data")
     commands = facts.get("commands") or facts.get("command") or []
     lines = [str(line) for line in commands] if isinstance(commands, list) else [str(commands)]
-    rest = {key: value for key, value in facts.items() if key not in ("commands", "command", "versions", "data")}
+    rest = {
+        key: value
+        for key, value in facts.items()
+        if key not in ("commands", "command", "versions", "data")
+    }
     parts = [
         element("p", element("code", text(shlex.quote(str(found.path))))),
-        element("h4", "Commands") + element("pre", text("\n".join(lines)), tabindex=0) if lines else "",
+        (
+            element("h4", "Commands") + element("pre", text("\n".join(lines)), tabindex=0)
+            if lines
+            else ""
+        ),
         _pairs("Versions", facts.get("versions")),
         _pairs("Facts", rest),
-        *(_pairs(f"Data: {name}", part) for name, part in (data.items() if isinstance(data, dict) else ())),
+        *(
+            _pairs(f"Data: {name}", part)
+            for name, part in (data.items() if isinstance(data, dict) else ())
+        ),
         element("h4", "Config"),
         element("pre", text(found.config), tabindex=0, aria_label=f"Config of {found.name}"),
     ]
@@ -208,7 +328,10 @@ def run(place: int, found: Run) -> str:
 def _pairs(title: str, values: object) -> str:
     if not isinstance(values, dict) or not values:
         return ""
-    rows = [[key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)] for key, value in values.items()]
+    rows = [
+        [key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
+        for key, value in values.items()
+    ]
     return table(["", ""], rows, title=title)
 
 
@@ -217,11 +340,16 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}.")
         else:
-            yield f"{above}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
+            yield (
+                f"{above}{key}",
+                value if isinstance(value, str) else json.dumps(value, default=str),
+            )
 
 
 def _duration(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
+    return (
+        f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
+    )

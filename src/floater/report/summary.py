@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .reading import Paired, Run, Score, whole
+from .load import Paired, Run, Score, whole
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "paper_bleu": "the paper's BLEU"}
 LESS_IS_BETTER = frozenset({"loss", "perplexity"})
@@ -23,7 +23,11 @@ def tests_of(runs: Sequence[Run]) -> list[str]:
 
 def metrics_of(runs: Sequence[Run], test: str) -> list[str]:
     """All metrics that some run was scored with on a test set."""
-    return list(dict.fromkeys(metric for run in runs if test in run.scores for metric in run.scores[test].metrics))
+    return list(
+        dict.fromkeys(
+            metric for run in runs if test in run.scores for metric in run.scores[test].metrics
+        )
+    )
 
 
 def sentences(runs: Sequence[Run]) -> list[str]:
@@ -43,7 +47,14 @@ def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
     )
     groups: list[list[Run]] = []  # of runs that can be compared
     for run in scored:
-        near = next((group for group in groups if group[0].scores[test].comparable(run.scores[test], metric)), None)
+        near = next(
+            (
+                group
+                for group in groups
+                if group[0].scores[test].comparable(run.scores[test], metric)
+            ),
+            None,
+        )
         if near is None:
             groups.append([run])
         else:
@@ -51,20 +62,24 @@ def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
     for group in groups:
         best, others = group[0], group[1:]
         listed = [f"{run.name} {_value(run.scores[test].metrics[metric])}" for run in group]
-        listed[0] = f"{best.name} reaches {_value(best.scores[test].metrics[metric])} {label(metric)}"
+        listed[0] = (
+            f"{best.name} reaches {_value(best.scores[test].metrics[metric])} {label(metric)}"
+        )
         pairs = best.scores[test].pairs
         of = f" ({pairs:,} sentences)" if pairs else ""
         yield f"On {test}{of}, {_and(listed)}."
         yield from _compared(best, others[:_MOST], test, metric)
     for group in groups[1:]:
         yield (
-            f"{groups[0][0].name} and {group[0].name} were not scored on the same data in the same way: their scores cannot be "
-            "compared."
+            f"{groups[0][0].name} and {group[0].name} were not scored on the same data in the same "
+            "way: their scores cannot be compared."
         )
 
 
 def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Iterator[str]:
-    """The best run against others: by paired tests where they were made, else by intervals, else without a claim."""
+    """The best run against others: by paired tests where they were made, else by intervals, else
+    without a claim.
+    """
     ours = best.scores[test]
     apart, overlapping, bare = [], [], []
     for other in others:
@@ -86,11 +101,15 @@ def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Itera
         yield f"{best.name} is {where} {_and(apart)}; their 95 % intervals do not overlap."
     if overlapping:
         yield (
-            f"{best.name} is {where} {_and(overlapping)}, but their 95 % intervals overlap, and without a paired test "
-            "(floater evaluate RUN --against OTHER) this is no claim that it is better."
+            f"{best.name} is {where} {_and(overlapping)}, but their 95 % intervals overlap, and "
+            "without a paired test (floater evaluate RUN --against OTHER) this is no claim that "
+            "it is better."
         )
     if bare:
-        yield f"{best.name} is {where} {_and(bare)}, without intervals: nothing can be said of what that means."
+        yield (
+            f"{best.name} is {where} {_and(bare)}, without intervals: nothing can be said of what "
+            "that means."
+        )
 
 
 def _sign(metric: str) -> int:
@@ -104,7 +123,9 @@ def signed(value: float, metric: str) -> str:
 
 
 def paired_test(run: Run, other: Run, test: str, metric: str) -> Paired | None:
-    """The paired test between two runs, whichever of them holds it; its difference is run - other."""
+    """The paired test between two runs, whichever of them holds it; its difference is run -
+    other.
+    """
     for paired in run.paired:
         if (paired.test, paired.other, paired.measure) == (test, other.path.name, metric):
             return paired
@@ -116,7 +137,9 @@ def paired_test(run: Run, other: Run, test: str, metric: str) -> Paired | None:
 
 
 def _tested(best: Run, other: Run, paired: Paired) -> str:
-    by, low, high = (signed(value, paired.measure) for value in (paired.difference, paired.low, paired.high))
+    by, low, high = (
+        signed(value, paired.measure) for value in (paired.difference, paired.low, paired.high)
+    )
     figures = f"{by} {label(paired.measure)} (95 % {low} to {high}, p = {paired.p_value:.3f})"
     better = paired.low > 0 if _sign(paired.measure) > 0 else paired.high < 0
     if better and paired.p_value < 0.05:
@@ -133,7 +156,10 @@ def _progress(runs: Sequence[Run]) -> Iterator[str]:
     for (made, planned), names in stages.items():
         done = "not yet made all of" if made is None else f"made {made:,} of"
         have, their = ("has", "its") if len(names) == 1 else ("have", "their")
-        yield f"{_and(names)} {have} {done} {planned:,} updates: {their} numbers may still change, unless stopped on purpose."
+        yield (
+            f"{_and(names)} {have} {done} {planned:,} updates: {their} numbers may still change, "
+            "unless stopped on purpose."
+        )
 
 
 def _sizes(runs: Sequence[Run]) -> Iterator[str]:

@@ -14,7 +14,9 @@ from .understanding.commands import Understanding
 from .understanding.tables import markdown
 
 
-def compare_configs(configs: Sequence[Path], overrides: Sequence[str], out: Path, *, resume: bool, console: Console) -> str:
+def compare_configs(
+    configs: Sequence[Path], overrides: Sequence[str], out: Path, *, resume: bool, console: Console
+) -> str:
     """Compare the arms of each config, in a folder each, and write one table over all.
 
     Args:
@@ -31,14 +33,22 @@ def compare_configs(configs: Sequence[Path], overrides: Sequence[str], out: Path
     for config in configs:
         task = task_of(config, overrides)
         if not isinstance(task, Understanding):
-            raise ConfigError(f"{config}: `task` must be one of understanding for a comparison, but is translation; use --against.")
+            raise ConfigError(
+                f"{config}: `task` must be one of understanding for a comparison, but is "
+                "translation; use --against."
+            )
         if config.stem in tasks:
-            raise ConfigError(f"{config}: config files must have different names, but two are called {config.stem}.")
+            raise ConfigError(
+                f"{config}: config files must have different names, but two are called "
+                f"{config.stem}."
+            )
         tasks[config.stem] = task
     if len(tasks) > 1:
         for task in tasks.values():
             task.check()
-    found = [task.compare(out / name, resume=resume, console=console) for name, task in tasks.items()]
+    found = [
+        task.compare(out / name, resume=resume, console=console) for name, task in tasks.items()
+    ]
     table = markdown(found)
     write_text(out / "comparison.md", table)
     return table

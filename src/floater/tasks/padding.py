@@ -18,8 +18,9 @@ def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
 class PadRight:
     """Examples → the tensors a model takes, filled up on the right to the longest of the batch.
 
-    Numbers become [examples], rows [examples, longest], several rows an example (options) [examples, rows, longest].
-    `input_ids` are filled with the tokenizer's `pad`, `labels` with -100, everything else with 0.
+    Numbers become [examples], rows [examples, longest], several rows an example (options)
+    [examples, rows, longest]. `input_ids` are filled with the tokenizer's `pad`, `labels` with
+    -100, everything else with 0.
     """
 
     def __init__(self, pad: int) -> None:
@@ -35,5 +36,7 @@ class PadRight:
             elif isinstance(first[0], int):
                 found[key] = padded(values, filler)
             else:
-                found[key] = padded([row for rows in values for row in rows], filler).unflatten(0, (len(values), -1))
+                found[key] = padded([row for rows in values for row in rows], filler).unflatten(
+                    0, (len(values), -1)
+                )
         return found

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Paired:
-    """Two systems on the same examples: the difference other - base, its 95 % interval and the p-value of no difference."""
+    """Two systems on the same examples: the difference other - base, its 95 % interval and the
+    p-value of no difference.
+    """
 
     base: float
     other: float

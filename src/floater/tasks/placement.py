@@ -22,7 +22,9 @@ class Placement(Config):
     sites: Sites
     """input, blocks, qkv; or {kind: qkv, blocks: [1], …} for a part."""
     own: Literal["keep", "replace"]
-    """What happens to the model's own positions where an encoder is given: keep them and add, or take them out."""
+    """What happens to the model's own positions where an encoder is given: keep them and add, or
+    take them out.
+    """
 
     @field_validator("encoder", mode="before")
     @classmethod
@@ -57,7 +59,9 @@ class Placement(Config):
         if self.encoder is None:
             return self.bare
         kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
-        part = "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
+        part = (
+            "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
+        )
         return f"{kind} {self.sites.kind}{part}"
 
     def dump(self) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""JSON data files, checked field by field: what is wrong is said in one line that names its place."""
+"""JSON data files, checked field by field: what is wrong is said in one line that names its
+place.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from ..errors import DataError, brief, first_line
 from ..files import read_lines
 
 T = TypeVar("T")
-_KINDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
+_KINDS = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 
 
 def read_json(path: Path) -> Any:
@@ -19,20 +27,33 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[tuple[str, Any]]:
-    """What each line of a JSON lines file, plain or .gz, holds, after the name of its place; empty lines are passed over."""
+    """What each line of a JSON lines file, plain or .gz, holds, after the name of its place; empty
+    lines are passed over.
+    """
     rows = enumerate(read_lines(path), 1)
-    return [(f"{path}, line {number}", _parse(line, path, number - 1)) for number, line in rows if line.strip()]
+    return [
+        (f"{path}, line {number}", _parse(line, path, number - 1))
+        for number, line in rows
+        if line.strip()
+    ]
 
 
 def _parse(text: str, path: Path, above: int) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {above + error.lineno}: must be JSON, but is not: {error.msg}.") from None
+        raise DataError(
+            f"{path}, line {above + error.lineno}: must be JSON, but is not: {error.msg}."
+        ) from None
     except ValueError as error:  # such as a number of thousands of digits
-        raise DataError(f"{path}: must be JSON of the data set's schema, but cannot be read: {first_line(error)}") from None
+        raise DataError(
+            f"{path}: must be JSON of the data set's schema, but cannot be read: "
+            f"{first_line(error)}"
+        ) from None
     except RecursionError:
-        raise DataError(f"{path}: must be JSON of the data set's schema, but is nested too deeply to be read.") from None
+        raise DataError(
+            f"{path}: must be JSON of the data set's schema, but is nested too deeply to be read."
+        ) from None
 
 
 def field(holder: Any, key: str, kind: type[T], place: str) -> T:
@@ -47,7 +68,9 @@ def field(holder: Any, key: str, kind: type[T], place: str) -> T:
     if not isinstance(holder, dict):
         raise DataError(f"{place}: must be an object with `{key}`, but is {brief(holder)}.")
     if key not in holder:
-        raise DataError(f"{place}: must have `{key}`, but has {', '.join(map(str, holder)) or 'nothing'}.")
+        raise DataError(
+            f"{place}: must have `{key}`, but has {', '.join(map(str, holder)) or 'nothing'}."
+        )
     return checked(holder[key], kind, f"`{key}`", place)
 
 
@@ -59,5 +82,8 @@ def checked(value: Any, kind: type[T], name: str, place: str) -> T:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise DataError(f"{place}: {name} must be Unicode text, but holds half of a surrogate pair; repair the file.") from None
+            raise DataError(
+                f"{place}: {name} must be Unicode text, but holds half of a surrogate pair; repair "
+                "the file."
+            ) from None
     return value

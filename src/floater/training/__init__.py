@@ -9,4 +9,7 @@ if TYPE_CHECKING:
     from .loss import token_loss as token_loss
     from .update_every import UpdateEvery as UpdateEvery
 else:
-    _lazily(__name__, {"parameter_groups": ".groups", "token_loss": ".loss", "UpdateEvery": ".update_every"})
+    _lazily(
+        __name__,
+        {"parameter_groups": ".groups", "token_loss": ".loss", "UpdateEvery": ".update_every"},
+    )

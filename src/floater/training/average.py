@@ -15,7 +15,9 @@ from .trainer import GO_BACK
 
 
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the floating-point weights, formed in float64; anything else is that of the last checkpoint."""
+    """The mean of the floating-point weights, formed in float64; anything else is that of the last
+    checkpoint.
+    """
     if not checkpoints:
         raise RunError("There is no checkpoint to average.")
     total: dict[str, Tensor] = {}
@@ -24,13 +26,24 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
         last = weights_of(folder, GO_BACK)
         if total and total.keys() != last.keys():
             odd = sorted(total.keys() ^ last.keys())[0]
-            raise RunError(f"{folder} does not hold the same weights as {checkpoints[0]}: {odd} is in one of them only.")
+            raise RunError(
+                f"{folder} does not hold the same weights as {checkpoints[0]}: {odd} is in one of "
+                "them only."
+            )
         for name, tensor in last.items():
             if name in total and total[name].shape != tensor.shape:
                 raise RunError(f"{folder} does not fit {checkpoints[0]}: {name} has another shape.")
-            total[name] = total[name] + tensor.to(torch.float64) if name in total else tensor.to(torch.float64)
+            total[name] = (
+                total[name] + tensor.to(torch.float64)
+                if name in total
+                else tensor.to(torch.float64)
+            )
     return {
-        name: (total[name] / len(checkpoints)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        name: (
+            (total[name] / len(checkpoints)).to(tensor.dtype)
+            if tensor.is_floating_point()
+            else tensor
+        )
         for name, tensor in last.items()
     }
 

@@ -20,7 +20,11 @@ from .trainer import SafeTrainer, checkpoints, step_of
 
 def speaker(console: Console | None) -> Console:
     """Where a run tells what happens: one process speaks for all."""
-    return (console or Console(stderr=True, markup=False)) if os.environ.get("RANK", "0") == "0" else Console(quiet=True)
+    return (
+        (console or Console(stderr=True, markup=False))
+        if os.environ.get("RANK", "0") == "0"
+        else Console(quiet=True)
+    )
 
 
 def settle(training: TrainingSettings) -> None:
@@ -32,7 +36,14 @@ def settle(training: TrainingSettings) -> None:
 
 
 def drive(
-    trainer: SafeTrainer, folder: RunFolder, *, seed: int, updates: int, patience: int | None, resume: bool, console: Console
+    trainer: SafeTrainer,
+    folder: RunFolder,
+    *,
+    seed: int,
+    updates: int,
+    patience: int | None,
+    resume: bool,
+    console: Console,
 ) -> None:
     """Train to the end, from the latest checkpoint on if the run is resumed.
 
@@ -50,7 +61,9 @@ def drive(
     if latest:
         console.print(f"going on after update {step_of(latest[0]):,}", highlight=False)
     elif resume:
-        console.print("there is no checkpoint to go on from: beginning with the first update", highlight=False)
+        console.print(
+            "there is no checkpoint to go on from: beginning with the first update", highlight=False
+        )
     if trainer.is_world_process_zero():
         folder.rewind(step_of(latest[0]) if latest else -1)
     set_seed(seed)
@@ -66,11 +79,17 @@ def drive(
                 callback.close()
     trainer.save_unless_saved()
     if trainer.is_world_process_zero():
-        folder.note(training_seconds=clock.seconds(), updates=trainer.state.global_step, peak_memory_mb=peak_memory())
+        folder.note(
+            training_seconds=clock.seconds(),
+            updates=trainer.state.global_step,
+            peak_memory_mb=peak_memory(),
+        )
 
 
 class _Clock(TrainerCallback):
-    """How long a run has trained, over all its starts: noted with every checkpoint, so that a kill does not lose it."""
+    """How long a run has trained, over all its starts: noted with every checkpoint, so that a kill
+    does not lose it.
+    """
 
     def __init__(self, folder: RunFolder, earlier: float) -> None:
         self._folder, self._earlier = folder, earlier
@@ -80,7 +99,9 @@ class _Clock(TrainerCallback):
         """Of this start and those before it."""
         return round(self._earlier + time.perf_counter() - self._begun, 1)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Note it."""
         if state.is_world_process_zero:
             self._folder.note(training_seconds=self.seconds())

@@ -8,14 +8,19 @@ import torch
 from torch import Tensor
 
 _ROWS = 256
-"""Tokens a time: their logits stay in the processor's cache for a vocabulary of some thousand entries."""
+"""Tokens a time: their logits stay in the processor's cache for a vocabulary of some thousand
+entries.
+"""
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
     """Sum over tokens of the cross-entropy of hidden·weightᵀ; labels -100 are left out.
 
-    Equals `F.cross_entropy(hidden @ weight.T, labels, reduction="sum", label_smoothing=…)`, but goes through the tokens in
-    pieces and forms the gradient on the way: neither the logits nor their gradient are ever stored as a whole.
+    Equals `F.cross_entropy(hidden @ weight.T, labels, reduction="sum", label_smoothing=…)`, but
+    goes through the tokens in pieces and forms the gradient on the way: neither the logits nor
+    their gradient are ever stored as a whole.
 
     Args:
         hidden: [..., dim].
@@ -32,7 +37,9 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, label_s
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float
+    ) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
             wide, matrix = hidden.to(torch.promote_types(hidden.dtype, torch.float32)), weight
             matrix = matrix.to(wide.dtype)
@@ -41,11 +48,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             by_weight = torch.zeros_like(matrix) if needed[1] else None
             total = wide.new_zeros(())
             for first in range(0, len(wide), _ROWS):
-                rows, wanted = wide[first : first + _ROWS], labels[first : first + _ROWS].unsqueeze(1)
+                rows, wanted = (
+                    wide[first : first + _ROWS],
+                    labels[first : first + _ROWS].unsqueeze(1),
+                )
                 logits = rows @ matrix.t()
                 norm = logits.logsumexp(1, keepdim=True)
                 right = logits.gather(1, wanted)
-                total += norm.sum() - (1 - smoothing) * right.sum() - smoothing * logits.mean(1).sum()
+                total += (
+                    norm.sum() - (1 - smoothing) * right.sum() - smoothing * logits.mean(1).sum()
+                )
                 if not any(needed):
                     continue
                 slope = logits.sub_(norm).exp_()
@@ -57,7 +69,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if by_weight is not None:
                     by_weight.addmm_(slope.t(), rows)
         ctx.save_for_backward(
-            None if by_hidden is None else by_hidden.to(hidden.dtype), None if by_weight is None else by_weight.to(weight.dtype)
+            None if by_hidden is None else by_hidden.to(hidden.dtype),
+            None if by_weight is None else by_weight.to(weight.dtype),
         )
         return total
 

@@ -23,10 +23,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser: the base with and without decay, and the attachment.
 
-    The paper updates its flow models with a larger learning rate (§4.4); `flow_lr_multiple=1` is the default because the exact
-    gradient arrives in every step here. Fine-tuning on inputs of many tokens may want less: an encoding is an integral of h, so
-    that what a step does to h adds up along the input. Biases and normalisation are not decayed, nor are the attachment's
-    weights unless asked for: decay pulls a trajectory towards standing still.
+    The paper updates its flow models with a larger learning rate (§4.4); `flow_lr_multiple=1` is
+    the default because the exact gradient arrives in every step here. Fine-tuning on inputs of many
+    tokens may want less: an encoding is an integral of h, so that what a step does to h adds up
+    along the input. Biases and normalisation are not decayed, nor are the attachment's weights
+    unless asked for: decay pulls a trajectory towards standing still.
 
     Args:
         model: a model with an attachment.
@@ -42,7 +43,10 @@ def parameter_groups(
     if made is None and required:
         raise AttachmentError("The model has no attachment; call floater.attach first.")
     if not flow_lr_multiple > 0:
-        raise ArgumentError(f"`flow_lr_multiple` must be positive, but is {flow_lr_multiple!r}; freeze_flow=True freezes it.")
+        raise ArgumentError(
+            f"`flow_lr_multiple` must be positive, but is {flow_lr_multiple!r}; freeze_flow=True "
+            "freezes it."
+        )
     flow = set() if made is None else {id(parameter) for parameter in made.parameters()}
     for parameter in model.parameters():
         if freeze_flow and id(parameter) in flow:

@@ -21,7 +21,13 @@ class EpochLoader(DataLoader[Any]):
         seed: of the run.
     """
 
-    def __init__(self, data: Any, batches: Iterable[list[int]], collate: Callable[[list[Any]], Any], seed: int) -> None:
+    def __init__(
+        self,
+        data: Any,
+        batches: Iterable[list[int]],
+        collate: Callable[[list[Any]], Any],
+        seed: int,
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
         super().__init__(data, batch_sampler=batches, collate_fn=collate, generator=generator)
 

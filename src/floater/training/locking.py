@@ -1,4 +1,6 @@
-"""A run folder is used by one command at a time: who has it can be read, and a process that dies gives it back."""
+"""A run folder is used by one command at a time: who has it can be read, and a process that dies
+gives it back.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ LOCK = ".lock"
 _TURN = ".turn"  # held for the moment in which scores are added
 _PATIENCE = 60.0  # seconds to wait for a turn, which takes milliseconds
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-_held: dict[tuple[int, Path], tuple[int, bool]] = {}  # by process and folder: how often, and whether alone
+_held: dict[
+    tuple[int, Path], tuple[int, bool]
+] = {}  # by process and folder: how often, and whether alone
 _guard = threading.Lock()
 
 
@@ -38,9 +42,10 @@ _guard = threading.Lock()
 def in_use(folder: Path, doing: str, *, alone: bool = True, create: bool = False) -> Iterator[None]:
     """Inside, a folder belongs to this process; others are told who has it.
 
-    A process may enter several times, as training evaluates at its end. Of several processes that make one run together
-    (`accelerate launch`), the first one holds the folder for all. The system takes the lock from a process that dies; where
-    it has no such locks, a lock whose process is gone is taken over.
+    A process may enter several times, as training evaluates at its end. Of several processes that
+    make one run together (`accelerate launch`), the first one holds the folder for all. The system
+    takes the lock from a process that dies; where it has no such locks, a lock whose process is
+    gone is taken over.
 
     Args:
         folder: of a run or of a comparison.
@@ -89,7 +94,10 @@ def turn(folder: Path) -> Iterator[None]:
         if file is not None:
             break
         if time.monotonic() > end:
-            raise RunError(f"{folder} must take new scores within {_PATIENCE:.0f} s, but {_who(path)} keeps it from that; end it.")
+            raise RunError(
+                f"{folder} must take new scores within {_PATIENCE:.0f} s, but {_who(path)} keeps it"
+                " from that; end it."
+            )
         time.sleep(0.02)
     try:
         yield
@@ -103,7 +111,8 @@ def _locked(folder: Path, doing: str, *, alone: bool) -> Iterator[None]:
     file = _take(path, alone=alone)
     if file is None:
         raise RunError(
-            f"{folder} is in use by {_who(path)}; wait until it has ended, or choose another folder. Nothing was changed."
+            f"{folder} is in use by {_who(path)}; wait until it has ended, or choose another "
+            "folder. Nothing was changed."
         )
     try:
         with writing(path):
@@ -124,7 +133,7 @@ def _make(folder: Path) -> list[Path]:
     return missing
 
 
-# The lock itself ------------------------------------------------------------------------------------------------------
+# The lock itself ----------------------------------------------------------------------------------
 
 
 def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
@@ -156,7 +165,9 @@ def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
 
 
 def _take_by_name(path: Path) -> IO[bytes] | None:
-    """The same without locks of the system: who makes the file has it; what a dead process left is removed."""
+    """The same without locks of the system: who makes the file has it; what a dead process left is
+    removed.
+    """
     for _ in range(2):
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
@@ -195,7 +206,7 @@ def _same(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-# Who has it -----------------------------------------------------------------------------------------------------------
+# Who has it ---------------------------------------------------------------------------------------
 
 
 def _sign(file: IO[bytes], doing: str, *, alone: bool) -> None:
@@ -225,7 +236,10 @@ def _holders(path: Path) -> list[dict[str, Any]]:
 
 
 def _alive(holder: dict[str, Any]) -> bool:
-    """Whether the process still runs; of another machine, nobody knows. A number that was given anew is not the same process."""
+    """Whether the process still runs; of another machine, nobody knows.
+
+    A number that was given anew is not the same process.
+    """
     if holder.get("host") != socket.gethostname():
         return True
     number = holder.get("process")
@@ -257,9 +271,13 @@ def _runs(process: int) -> bool:
 
 
 def _beginning(process: int) -> str | None:
-    """When a process was started, in ticks since the machine was; None where the system does not tell."""
+    """When a process was started, in ticks since the machine was; None where the system does not
+    tell.
+    """
     try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        return (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        )
     except (OSError, IndexError, ValueError):
         return None
 
@@ -276,6 +294,7 @@ def _who(path: Path) -> str:
     holders = _holders(path)
     for holder in [one for one in holders if _alive(one)] or holders:
         return (
-            f"process {holder.get('process')} on {holder.get('host')} since {holder.get('since')} (floater {holder.get('doing')})"
+            f"process {holder.get('process')} on {holder.get('host')} since {holder.get('since')} "
+            f"(floater {holder.get('doing')})"
         )
     return "another process"

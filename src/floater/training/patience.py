@@ -10,13 +10,20 @@ _COUNTER = "early_stopping_patience_counter"  # what the callback calls it in a 
 
 
 class Patience(EarlyStoppingCallback):
-    """Stop once the validation set has got no better for some looks. The run, not the Trainer, takes the best weights."""
+    """Stop once the validation set has got no better for some looks.
+
+    The run, not the Trainer, takes the best weights.
+    """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say nothing of weights that are not loaded."""
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        """Stop where there is nothing to wait for, with a checkpoint: a run goes on, and is finished, from checkpoints."""
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Stop where there is nothing to wait for, with a checkpoint: a run goes on, and is
+        finished, from checkpoints.
+        """
         super().on_evaluate(args, state, control, metrics, **kwargs)  # type: ignore[no-untyped-call]
         if control.should_training_stop:
             control.should_save = True

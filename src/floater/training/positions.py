@@ -48,7 +48,9 @@ class Positions:
     def site(self, name: str) -> Positions:
         """One site alone."""
         if name not in self.sites:
-            raise ArgumentError(f"`site` must be one of {', '.join(map(repr, self.sites))}, but is {name!r}.")
+            raise ArgumentError(
+                f"`site` must be one of {', '.join(map(repr, self.sites))}, but is {name!r}."
+            )
         place = self.sites.index(name)
         return self._with(self.times, self.tables[place : place + 1], (name,))
 
@@ -63,20 +65,41 @@ class Positions:
             return self
         known = None if self.trained is None else -(-self.trained // step)
         tables = self.tables[:, ::step]
-        return Positions(self.times[::step], tables, self.sites, self.kind, self.description, known, step * self.every)
+        return Positions(
+            self.times[::step],
+            tables,
+            self.sites,
+            self.kind,
+            self.description,
+            known,
+            step * self.every,
+        )
 
-    def _with(self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]) -> Positions:
-        return Positions(times, tables, sites, self.kind, self.description, self.trained, self.every)
+    def _with(
+        self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]
+    ) -> Positions:
+        return Positions(
+            times, tables, sites, self.kind, self.description, self.trained, self.every
+        )
 
     def write(self, folder: Path) -> Path:
         """Write `positions.safetensors` into a folder."""
-        about = {"sites": list(self.sites), "kind": self.kind, "description": self.description, "trained": self.trained}
+        about = {
+            "sites": list(self.sites),
+            "kind": self.kind,
+            "description": self.description,
+            "trained": self.trained,
+        }
         tensors: dict[str, NDArray[Any]] = {
             "times": np.ascontiguousarray(self.times, np.float64),
             "tables": np.ascontiguousarray(self.tables, np.float32),
         }
         words = json.dumps(about)
-        metadata = {"format": FORMAT, "positions": words, "sha256": _hash(words, tensors["times"], tensors["tables"])}
+        metadata = {
+            "format": FORMAT,
+            "positions": words,
+            "sha256": _hash(words, tensors["times"], tensors["tables"]),
+        }
         write_bytes(folder / POSITIONS, save(tensors, metadata))
         return folder / POSITIONS
 
@@ -104,9 +127,18 @@ class Positions:
                 str(about["description"]),
                 None if trained is None else int(trained),
             )
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (
+            SafetensorError,
+            OSError,
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise RunError(
-                f"{path} is damaged: {first_line(error)}; remove it, and `floater plot {folder}` makes it anew."
+                f"{path} is damaged: {first_line(error)}; remove it, and `floater plot {folder}` "
+                "makes it anew."
             ) from None
         shape = (len(found.sites), len(found.times))
         if (
@@ -118,8 +150,9 @@ class Positions:
             or not np.isfinite(tables).all()
         ):
             raise RunError(
-                f"{path} must hold finite times and encodings [{shape[0]} sites, {shape[1]} times, dim], but "
-                f"holds {list(tables.shape)}; remove it, and `floater plot {folder}` makes it anew."
+                f"{path} must hold finite times and encodings [{shape[0]} sites, {shape[1]} times, "
+                f"dim], but holds {list(tables.shape)}; remove it, and `floater plot {folder}` "
+                "makes it anew."
             )
         return found
 

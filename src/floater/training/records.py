@@ -1,4 +1,6 @@
-"""A run folder explains itself: config, versions, data, metrics as JSON lines, the exact command."""
+"""A run folder explains itself: config, versions, data, metrics as JSON lines, the exact
+command.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ from .locking import turn
 CONFIG, RUN, METRICS, SCORES = "config.yaml", "run.json", "metrics.jsonl", "scores.json"
 OLD_SCORES = "scores.old.json"
 """Scores of a model that was replaced."""
-PACKAGES = ("floater-transformers", "torch", "transformers", "accelerate", "tokenizers", "datasets", "sacrebleu", "numpy")
+PACKAGES = (
+    "floater-transformers",
+    "torch",
+    "transformers",
+    "accelerate",
+    "tokenizers",
+    "datasets",
+    "sacrebleu",
+    "numpy",
+)
 
 
 class RunFolder:
@@ -52,8 +63,15 @@ class RunFolder:
         command = shlex.join(["floater", *sys.argv[1:]])
         self.note(
             commands=[*self.facts().get("commands", []), command],
-            versions={"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-            machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+            versions={
+                "python": platform.python_version(),
+                **{name: _version(name) for name in PACKAGES},
+            },
+            machine={
+                "system": platform.system(),
+                "processor": platform.machine(),
+                "cores": os.cpu_count(),
+            },
             threads=torch.get_num_threads(),
             **facts,
         )
@@ -65,17 +83,25 @@ class RunFolder:
     def facts(self) -> dict[str, Any]:
         """What run.json holds."""
         path = self.path / RUN
-        if not path.exists() and (self.model.is_dir() or any(self.checkpoints.glob("checkpoint-*"))):
+        if not path.exists() and (
+            self.model.is_dir() or any(self.checkpoints.glob("checkpoint-*"))
+        ):
             raise RunError(
-                f"{self.path} must hold {RUN}, which says what it was trained on and whether it is finished, but does not; "
-                "bring it back, or train into another --out."
+                f"{self.path} must hold {RUN}, which says what it was trained on and whether it is "
+                "finished, but does not; bring it back, or train into another --out."
             )
         found = read_facts(path)
-        values = {**found, **{f"data.{name}": part for name, part in _object(found, "data").items()}}
+        values = {
+            **found,
+            **{f"data.{name}": part for name, part in _object(found, "data").items()},
+        }
         for name, value in values.items():
             wanted = dict if name.startswith("data.") else _KINDS.get(name, object)
             if not isinstance(value, wanted) or (wanted is not object and isinstance(value, bool)):
-                raise RunError(f"{path} must not hold {brief(value)} as `{name}`, but does; it is damaged: bring back a copy.")
+                raise RunError(
+                    f"{path} must not hold {brief(value)} as `{name}`, but does; it is damaged: "
+                    "bring back a copy."
+                )
         return found
 
     def identity(self) -> str:
@@ -95,13 +121,16 @@ class RunFolder:
         found = self.scores().get(name)
         return found if isinstance(found, dict) else {}
 
-    def add_scores(self, name: str, scores: dict[str, Any], files: Callable[[], object] = lambda: None) -> None:
+    def add_scores(
+        self, name: str, scores: dict[str, Any], files: Callable[[], object] = lambda: None
+    ) -> None:
         """Remember scores under the name of a test set; what others add at the same time stays.
 
         Args:
             name: of the test set.
             scores: one entry of scores.json.
-            files: writes what belongs to the scores, such as predictions; nobody else writes in between.
+            files: writes what belongs to the scores, such as predictions; nobody else writes in
+                between.
         """
         with turn(self.path):
             before = self.scores()
@@ -115,7 +144,10 @@ class RunFolder:
             os.replace(path, self.path / OLD_SCORES)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The metrics of a run, in order. A killed run may leave a broken last line, which is passed over."""
+        """The metrics of a run, in order.
+
+        A killed run may leave a broken last line, which is passed over.
+        """
         path = self.path / METRICS
         if not path.exists():
             return
@@ -130,15 +162,16 @@ class RunFolder:
             known = row.pop(_SUM, None) if isinstance(row, dict) else None
             if known is not None and isinstance(row, dict) and known != _sum(row):
                 raise RunError(
-                    f"{path}, line {number + 1}: damaged or changed: its sum is not the recorded one; remove the line (or "
-                    f"`{_SUM}` from it, if the change is yours), or the file: only curves are lost."
+                    f"{path}, line {number + 1}: damaged or changed: its sum is not the recorded "
+                    f"one; remove the line (or `{_SUM}` from it, if the change is yours), or the "
+                    "file: only curves are lost."
                 )
             if isinstance(row, dict):
                 yield row
             elif line and number < last:
                 raise RunError(
-                    f"{path}, line {number + 1}: damaged: must be an object with metrics, but is not; remove the line, or the "
-                    "file: only curves are lost."
+                    f"{path}, line {number + 1}: damaged: must be an object with metrics, but is "
+                    "not; remove the line, or the file: only curves are lost."
                 )
 
     def rewind(self, step: int) -> None:
@@ -203,7 +236,10 @@ def _hash(facts: dict[str, Any]) -> str:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """What a JSON file of facts holds; nothing where there is none. Facts that are not the recorded ones are refused."""
+    """What a JSON file of facts holds; nothing where there is none.
+
+    Facts that are not the recorded ones are refused.
+    """
     if not path.exists():
         return {}
     try:
@@ -211,12 +247,14 @@ def read_facts(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {first_line(error).rstrip('.')}; {_ANEW}") from None
     if not isinstance(found, dict):
-        raise RunError(f"{path} is damaged: it must hold an object, but holds {brief(found)}; {_ANEW}")
+        raise RunError(
+            f"{path} is damaged: it must hold an object, but holds {brief(found)}; {_ANEW}"
+        )
     recorded = found.pop(_HASH, None)
     if recorded is not None and recorded != _hash(found):
         raise RunError(
-            f"{path} is damaged or was changed: its hash is not the recorded one; bring back a copy, or remove `{_HASH}` from it "
-            "if the change is yours."
+            f"{path} is damaged or was changed: its hash is not the recorded one; bring back a "
+            f"copy, or remove `{_HASH}` from it if the change is yours."
         )
     return found
 
@@ -229,7 +267,9 @@ def _version(name: str) -> str:
 
 
 def peak_memory() -> float | None:
-    """The most memory that this process has held so far, in megabytes; None where the system does not tell."""
+    """The most memory that this process has held so far, in megabytes; None where the system does
+    not tell.
+    """
     try:
         import resource  # noqa: PLC0415  (not on Windows)
     except ImportError:

@@ -1,4 +1,7 @@
-"""Settings of training that all tasks share. Every option has its one default here or in its task."""
+"""Settings of training that all tasks share.
+
+Every option has its one default here or in its task.
+"""
 
 from __future__ import annotations
 

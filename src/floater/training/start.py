@@ -16,7 +16,9 @@ from .records import RunFolder
 from .trainer import checkpoints, state_of, step_of, verify
 
 FREE = frozenset({"log_every", "tensorboard", "keep", "updates"})
-"""Training settings that do not change the course of a run: the schedule does not depend on where it ends."""
+"""Training settings that do not change the course of a run: the schedule does not depend on where
+it ends.
+"""
 
 
 def on_cpu() -> bool:
@@ -37,7 +39,8 @@ def check_start(
 
     Args:
         folder: the run's.
-        settings: the config, as it would be written; `training.precision` and `training.updates`, if any, are looked at.
+        settings: the config, as it would be written; `training.precision` and `training.updates`,
+            if any, are looked at.
         before: the config as the folder holds it; None if there is no run yet.
         resume: whether the caller wants to go on.
         console: where to tell that there is nothing to go on with.
@@ -45,21 +48,35 @@ def check_start(
     """
     training = settings["training"]
     if training["precision"] == "fp16" and on_cpu():
-        raise ConfigError("`precision` of `training` is fp16, which needs a GPU, but there is none; use bf16 or float32.")
+        raise ConfigError(
+            "`precision` of `training` is fp16, which needs a GPU, but there is none; use bf16 or "
+            "float32."
+        )
     if before is None:
         if resume:
-            console.print(f"there is nothing to resume in {folder.path}: starting anew", highlight=False, markup=False)
+            console.print(
+                f"there is nothing to resume in {folder.path}: starting anew",
+                highlight=False,
+                markup=False,
+            )
         return
     if not resume:
-        raise RunError(f"{folder.path} holds a run already; go on with --resume, or choose another --out.")
+        raise RunError(
+            f"{folder.path} holds a run already; go on with --resume, or choose another --out."
+        )
     _same(folder, settings, before, free)
     for latest in checkpoints(folder.checkpoints)[-1:]:
         verify(latest)
         if step_of(latest) > (training["updates"] or math.inf):
-            raise RunError(f"{folder.path} was trained for {step_of(latest)} updates, but the config says {training['updates']}.")
+            raise RunError(
+                f"{folder.path} was trained for {step_of(latest)} updates, but the config says "
+                f"{training['updates']}."
+            )
 
 
-def _same(folder: RunFolder, now: dict[str, Any], before: dict[str, Any], free: Collection[str]) -> None:
+def _same(
+    folder: RunFolder, now: dict[str, Any], before: dict[str, Any], free: Collection[str]
+) -> None:
     """Refuse to resume a run with settings that change its course."""
     for part, value in now.items():
         old = before.get(part)
@@ -67,11 +84,15 @@ def _same(folder: RunFolder, now: dict[str, Any], before: dict[str, Any], free: 
             changed = [key for key in value if key not in free and value[key] != old.get(key)]
             if changed and part != "decoding":
                 raise RunError(
-                    f"{folder.path} was started with {part}.{changed[0]} = {old.get(changed[0])!r}, but the config now "
-                    f"says {value[changed[0]]!r}; resume with the same settings, or choose another --out."
+                    f"{folder.path} was started with {part}.{changed[0]} = {old.get(changed[0])!r},"
+                    f" but the config now says {value[changed[0]]!r}; resume with the same "
+                    "settings, or choose another --out."
                 )
         elif value != old:
-            raise RunError(f"{folder.path} was started with {part} = {old!r}, but the config now says {value!r}.")
+            raise RunError(
+                f"{folder.path} was started with {part} = {old!r}, but the config now says "
+                f"{value!r}."
+            )
 
 
 def finished(checkpoint: Path, updates: int, patience: int | None) -> bool:

@@ -1,4 +1,6 @@
-"""transformers' Trainer, with checkpoints that are whole or not there and everything that steers training inside."""
+"""transformers' Trainer, with checkpoints that are whole or not there and everything that steers
+training inside.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,11 @@ class SafeTrainer(Trainer):
         self._aside: Path | None = None
         self.tokens = 0
         super().__init__(**kwargs)
-        if loss is not None:  # then labels are counted over all batches of an update, and the loss is divided by them here
+        if (
+            loss is not None
+            # then labels are counted over all batches of an update, and the loss is divided by them
+            # here
+        ):
             self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
 
     @property
@@ -78,14 +84,16 @@ class SafeTrainer(Trainer):
         assert self.model is not None
         return self.model
 
-    # Data, optimiser, evaluation --------------------------------------------------------------------------------------
+    # Data, optimiser, evaluation ------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self._make_loader()
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            groups = parameter_groups(self._bare, lr=self.args.learning_rate, required=False, **self._groups)
+            groups = parameter_groups(
+                self._bare, lr=self.args.learning_rate, required=False, **self._groups
+            )
             settings: dict[str, Any] = {
                 "lr": self.args.learning_rate,
                 "betas": self._betas,
@@ -106,39 +114,63 @@ class SafeTrainer(Trainer):
             model.train(training)
         for name, value in metrics.items():
             if not math.isfinite(value):
-                raise RunError(self._diverged(f"The validation {name} after update {self.state.global_step:,}", value))
+                raise RunError(
+                    self._diverged(
+                        f"The validation {name} after update {self.state.global_step:,}", value
+                    )
+                )
         named = {f"eval_{name}": value for name, value in metrics.items()}
         named["eval_seconds"] = time.perf_counter() - begun
         self.log(named)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         return named
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
         self.tokens += int(inputs["attention_mask"].sum())
         if "decoder_input_ids" in inputs:
             self.tokens += int(inputs["labels"].ne(-100).sum())
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         found = loss.item()
         if not math.isfinite(found):
-            raise RunError(self._diverged(f"The loss of update {self.state.global_step + 1:,}", found))
+            raise RunError(
+                self._diverged(f"The loss of update {self.state.global_step + 1:,}", found)
+            )
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The norm that the Trainer computes for its log in any case, before the weights are changed."""
+        """The norm that the Trainer computes for its log in any case, before the weights are
+        changed.
+        """
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
-        scaled = getattr(self.accelerator, "scaler", None) is not None  # fp16: such updates are left out, and scaled down
+        scaled = (
+            getattr(self.accelerator, "scaler", None) is not None
+        )  # fp16: such updates are left out, and scaled down
         found = float(norm)
         if not scaled and not math.isfinite(found):
-            raise RunError(self._diverged(f"The norm of the gradient of update {self.state.global_step + 1:,}", found))
+            raise RunError(
+                self._diverged(
+                    f"The norm of the gradient of update {self.state.global_step + 1:,}", found
+                )
+            )
         return norm
 
     def _diverged(self, what: str, found: float) -> str:
         assert self.args.output_dir is not None
         kept = checkpoints(Path(self.args.output_dir))
-        last = f"{kept[-1].name} is the last good one and is kept" if kept else "there is no checkpoint before it"
+        last = (
+            f"{kept[-1].name} is the last good one and is kept"
+            if kept
+            else "there is no checkpoint before it"
+        )
         return (
-            f"{what} must be finite, but is {found}: the training diverged. Lower `training.lr` (now {self.args.learning_rate:g}), "
-            f"set `training.clip` or raise `training.warmup`, and train into another --out; {last}."
+            f"{what} must be finite, but is {found}: the training diverged. Lower `training.lr` "
+            f"(now {self.args.learning_rate:g}), set `training.clip` or raise `training.warmup`, "
+            f"and train into another --out; {last}."
         )
 
     def compute_loss(
@@ -151,10 +183,12 @@ class SafeTrainer(Trainer):
         if self._loss is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         assert num_items_in_batch is not None
-        processes = self.args.world_size if self.args.average_tokens_across_devices else 1  # gradients will be averaged
+        processes = (
+            self.args.world_size if self.args.average_tokens_across_devices else 1
+        )  # gradients will be averaged
         return self._loss(model, inputs) / num_items_in_batch * processes
 
-    # Checkpoints ------------------------------------------------------------------------------------------------------
+    # Checkpoints ----------------------------------------------------------------------------------
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
@@ -181,18 +215,27 @@ class SafeTrainer(Trainer):
     def save_unless_saved(self) -> None:
         """Make sure that there is a checkpoint of the last update."""
         assert self.args.output_dir is not None
-        if not any(step_of(one) == self.state.global_step for one in checkpoints(Path(self.args.output_dir))):
+        if not any(
+            step_of(one) == self.state.global_step
+            for one in checkpoints(Path(self.args.output_dir))
+        ):
             self._save_checkpoint(self._bare, None)
 
     def _check_weights(self) -> None:
         """Refuse to write weights that are not finite."""
         for name, parameter in self._bare.named_parameters():
             value = parameter.detach()
-            if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):  # a sum takes a tenth of the time
+            if not bool(value.sum().isfinite()) and not bool(
+                value.isfinite().all()
+            ):  # a sum takes a tenth of the time
                 odd = float(value[~value.isfinite()].flatten()[0])
-                raise RunError(self._diverged(f"{name} after update {self.state.global_step:,}", odd))
+                raise RunError(
+                    self._diverged(f"{name} after update {self.state.global_step:,}", odd)
+                )
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
         with reading(resume_from_checkpoint, RunError, GO_BACK):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
@@ -206,7 +249,9 @@ class SafeTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        self.state.best_model_checkpoint = None  # a path that is hidden while it is written; the step tells which is best
+        self.state.best_model_checkpoint = (
+            None  # a path that is hidden while it is written; the step tells which is best
+        )
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Weights that are tied to others, or made anew, are not missing; any other is."""
@@ -215,7 +260,11 @@ class SafeTrainer(Trainer):
         missing = set(load_result.missing_keys)
         loaded = {id(value) for name, value in state.items() if name not in missing}
         remade = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-        lost = [name for name in load_result.missing_keys if id(state[name]) not in loaded and name not in remade]
+        lost = [
+            name
+            for name in load_result.missing_keys
+            if id(state[name]) not in loaded and name not in remade
+        ]
         if lost:
             raise RunError(f"The checkpoint does not hold {lost[0]}; {GO_BACK}")
 
@@ -251,7 +300,9 @@ def step_of(checkpoint: Path) -> int:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoints, the oldest first."""
-    found = [path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal()]
+    found = [
+        path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal()
+    ]
     return sorted(found, key=step_of)
 
 
@@ -259,7 +310,10 @@ def usable(folder: Path) -> list[Path]:
     """Checkpoints, the oldest first; one there must be."""
     found = checkpoints(folder)
     if not found:
-        raise RunError(f"{folder} must hold a checkpoint, but holds none; `floater train … --resume` trains anew.")
+        raise RunError(
+            f"{folder} must hold a checkpoint, but holds none; `floater train … --resume` trains "
+            "anew."
+        )
     return found
 
 
@@ -273,10 +327,16 @@ def verify(checkpoint: Path) -> None:
     _verify_random_states(checkpoint)
     check_hashes(checkpoint, RunError, GO_BACK)
     for path in checkpoint.glob("*.safetensors"):
-        with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK), safe_open(path, "pt") as file:
+        with (
+            reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK),
+            safe_open(path, "pt") as file,
+        ):
             file.keys()
     for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
-        with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK), zipfile.ZipFile(path) as archive:
+        with (
+            reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK),
+            zipfile.ZipFile(path) as archive,
+        ):
             if archive.testzip() is not None:
                 raise zipfile.BadZipFile(path.name)
     state_of(checkpoint)
@@ -285,15 +345,19 @@ def verify(checkpoint: Path) -> None:
 def _verify_random_states(checkpoint: Path) -> None:
     """Each process needs the random state of its own."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    wanted = ["rng_state.pth"] if processes == 1 else [f"rng_state_{number}.pth" for number in range(processes)]
+    wanted = (
+        ["rng_state.pth"]
+        if processes == 1
+        else [f"rng_state_{number}.pth" for number in range(processes)]
+    )
     missing = [name for name in wanted if not (checkpoint / name).is_file()]
     if not missing:
         return
     others = len(list(checkpoint.glob("rng_state*.pth")))
     if others and others != processes:
         raise RunError(
-            f"{checkpoint} was made by {others} process{'es' if others > 1 else ''}, but {processes} would go on with it; "
-            f"resume with {others}."
+            f"{checkpoint} was made by {others} process{'es' if others > 1 else ''}, but "
+            f"{processes} would go on with it; resume with {others}."
         )
     raise RunError(f"{checkpoint} must hold {missing[0]}, but does not; {GO_BACK}")
 
@@ -321,10 +385,12 @@ def state_of(checkpoint: Path) -> dict[str, Any]:
     with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK):
         found = json.loads(path.read_text(encoding="utf-8"))
         TrainerState.load_from_json(str(path))
-    if found["global_step"] != step_of(checkpoint) or not isinstance(found.get("stateful_callbacks", {}), dict):
+    if found["global_step"] != step_of(checkpoint) or not isinstance(
+        found.get("stateful_callbacks", {}), dict
+    ):
         raise RunError(
-            f"{checkpoint} is damaged: {path.name} must be that of update {step_of(checkpoint)}, but is of "
-            f"{brief(found['global_step'])}; {GO_BACK}"
+            f"{checkpoint} is damaged: {path.name} must be that of update {step_of(checkpoint)}, "
+            f"but is of {brief(found['global_step'])}; {GO_BACK}"
         )
     state: dict[str, Any] = found
     return state
@@ -345,7 +411,13 @@ def load_kept(model: nn.Module, path: Path) -> None:
     tensors = load_file(path) if path.exists() else {}
     for name, flow in _flows(model):
         start = f"{name}."
-        flow.load_kept_state({key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)})
+        flow.load_kept_state(
+            {
+                key.removeprefix(start): tensor
+                for key, tensor in tensors.items()
+                if key.startswith(start)
+            }
+        )
 
 
 def _flows(model: nn.Module) -> Iterator[tuple[str, Flow]]:

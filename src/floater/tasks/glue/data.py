@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DataError, brief
 from ...files import digest
-from ..tables import from_hub, read_tsv
+from ..tsv import from_hub, read_tsv
 from ..understanding.problem import some
 from .kinds import KINDS, Kind, Name
 
@@ -21,7 +21,9 @@ _MOST = 5  # STS-B's scores
 
 @dataclass(frozen=True)
 class Sentences:
-    """Rows of one or two sentences; labels are class numbers, or numbers to predict, or not known."""
+    """Rows of one or two sentences; labels are class numbers, or numbers to predict, or not
+    known.
+    """
 
     texts: list[tuple[str, ...]]
     labels: np.ndarray | None
@@ -42,18 +44,24 @@ class Sentences:
         if chosen is None:
             return self
         labels = None if self.labels is None else self.labels[chosen]
-        return Sentences([self.texts[number] for number in chosen], labels, f"{self.name} ({count} rows drawn)")
+        return Sentences(
+            [self.texts[number] for number in chosen], labels, f"{self.name} ({count} rows drawn)"
+        )
 
 
 def read(path: Path, name: Name) -> Sentences:
-    """A TSV file in the layout of GLUE; without a column of labels (a test file) they are not known."""
+    """A TSV file in the layout of GLUE; without a column of labels (a test file) they are not
+    known.
+    """
     kind = KINDS[name]
     table = read_tsv(path, kind.header, skip_broken=kind.broken_rows)
     texts = list(zip(*(map(str.strip, table.column(wanted)) for wanted in kind.texts), strict=True))
     origin = f"{path} ({table.broken} broken rows left out)" if table.broken else str(path)
     if kind.label not in table.columns:
         return Sentences(texts, None, origin)
-    labels = [_label(kind, cell, table.place(row)) for row, cell in enumerate(table.column(kind.label))]
+    labels = [
+        _label(kind, cell, table.place(row)) for row, cell in enumerate(table.column(kind.label))
+    ]
     return Sentences(texts, np.array(labels), origin)
 
 
@@ -61,10 +69,15 @@ def _label(kind: Kind, text: str, place: str) -> float | int:
     if kind.labels is None:
         found = float(text) if _NUMBER.fullmatch(text.strip()) else _MOST + 1
         if not 0 <= found <= _MOST:
-            raise DataError(f"{place}: `{kind.label}` must be a number from 0 to {_MOST}, but is {brief(text)}.")
+            raise DataError(
+                f"{place}: `{kind.label}` must be a number from 0 to {_MOST}, but is {brief(text)}."
+            )
         return found
     if text not in kind.labels:
-        raise DataError(f"{place}: `{kind.label}` must be one of {', '.join(kind.labels)}, but is {brief(text)}.")
+        raise DataError(
+            f"{place}: `{kind.label}` must be one of {', '.join(kind.labels)}, but is "
+            f"{brief(text)}."
+        )
     return kind.labels.index(text)
 
 

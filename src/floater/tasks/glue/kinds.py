@@ -35,15 +35,33 @@ _TWO = ("sentence1", "sentence2")
 _FOLLOWS = ("entailment", "not_entailment")
 KINDS: dict[Name, Kind] = {
     "cola": Kind(
-        ("sentence",), "label", ("0", "1"), ("matthews",), ("sentence",), header=("source", "label", "author_mark", "sentence")
+        ("sentence",),
+        "label",
+        ("0", "1"),
+        ("matthews",),
+        ("sentence",),
+        header=("source", "label", "author_mark", "sentence"),
     ),
     "sst2": Kind(("sentence",), "label", ("0", "1"), ("accuracy",), ("sentence",)),
     "mrpc": Kind(("#1 String", "#2 String"), "Quality", ("0", "1"), ("accuracy", "f1"), _TWO),
     "qqp": Kind(
-        ("question1", "question2"), "is_duplicate", ("0", "1"), ("accuracy", "f1"), ("question1", "question2"), broken_rows=True
+        ("question1", "question2"),
+        "is_duplicate",
+        ("0", "1"),
+        ("accuracy", "f1"),
+        ("question1", "question2"),
+        broken_rows=True,
     ),
     "stsb": Kind(_TWO, "score", None, ("pearson", "spearman"), _TWO),
-    "mnli": Kind(_TWO, "gold_label", ("entailment", "neutral", "contradiction"), ("accuracy",), ("premise", "hypothesis")),
-    "qnli": Kind(("question", "sentence"), "label", _FOLLOWS, ("accuracy",), ("question", "sentence")),
+    "mnli": Kind(
+        _TWO,
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        ("accuracy",),
+        ("premise", "hypothesis"),
+    ),
+    "qnli": Kind(
+        ("question", "sentence"), "label", _FOLLOWS, ("accuracy",), ("question", "sentence")
+    ),
     "rte": Kind(_TWO, "label", _FOLLOWS, ("accuracy",), _TWO),
 }

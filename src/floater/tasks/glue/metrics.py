@@ -26,7 +26,9 @@ def score(measure: str, predictions: np.ndarray, labels: np.ndarray) -> float:
     return 100 * _MEASURES[measure](predictions, labels)
 
 
-def _correlation(function: Callable[[np.ndarray, np.ndarray], tuple[float, float]]) -> Callable[[np.ndarray, np.ndarray], float]:
+def _correlation(
+    function: Callable[[np.ndarray, np.ndarray], tuple[float, float]],
+) -> Callable[[np.ndarray, np.ndarray], float]:
     def measure(predictions: np.ndarray, labels: np.ndarray) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConstantInputWarning)

@@ -91,12 +91,19 @@ class Glue(Problem[Sentences, Inputs]):
         where = self.config.data
         if where.hub:
             further = "_matched" if where.name == "mnli" else ""
-            found = {"train": data.read_hub(where.name, "train"), "valid": data.read_hub(where.name, f"validation{further}")}
+            found = {
+                "train": data.read_hub(where.name, "train"),
+                "valid": data.read_hub(where.name, f"validation{further}"),
+            }
             if where.name == "mnli":
                 found["mismatched"] = data.read_hub(where.name, "validation_mismatched")
         else:
             files = {"train": where.train, "valid": where.valid, **where.more}
-            found = {name: data.read(path, where.name) for name, path in files.items() if path is not None}
+            found = {
+                name: data.read(path, where.name)
+                for name, path in files.items()
+                if path is not None
+            }
         for name, part in found.items():
             if part.labels is None:
                 raise DataError(f"{part.name} must have labels ({self._kind.label}), but has none.")
@@ -110,18 +117,25 @@ class Glue(Problem[Sentences, Inputs]):
         labels = self._kind.labels
         if labels is None:
             return {"num_labels": 1}
-        return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+        return {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: number for number, label in enumerate(labels)},
+        }
 
-    def encode(self, part: Sentences, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Inputs:
+    def encode(
+        self, part: Sentences, tokenizer: PreTrainedTokenizerBase, *, training: bool
+    ) -> Inputs:
         sides = [list(side) for side in zip(*part.texts, strict=True)]
         least = tokenizer.num_special_tokens_to_add(pair=len(sides) > 1) + len(sides)
         if self.config.max_length < least:
             raise DataError(
-                f"`max_length` must be at least {least}, room for a token of each sentence and the special ones, but is "
-                f"{self.config.max_length}."
+                f"`max_length` must be at least {least}, room for a token of each sentence and the "
+                f"special ones, but is {self.config.max_length}."
             )
         found = tokenizer(*sides, truncation=True, max_length=self.config.max_length)
-        rows = [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+        rows = [
+            dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)
+        ]
         if training and part.labels is not None:
             for row, label in zip(rows, part.labels.tolist(), strict=True):
                 row["labels"] = label
@@ -143,15 +157,25 @@ class Glue(Problem[Sentences, Inputs]):
     def judge(self, part: Sentences, features: Inputs, answers: Mapping[str, np.ndarray]) -> Judged:
         logits, labels = answers["logits"], self._kind.labels
         if not np.isfinite(logits).all():
-            raise RunError(f"The logits for {part.name} must be finite, but are not; did the training diverge? Lower `lr`.")
+            raise RunError(
+                f"The logits for {part.name} must be finite, but are not; did the training diverge?"
+                " Lower `lr`."
+            )
         if labels is None:
             made = logits[:, 0].astype(np.float64)
             said: list[Any] = made.tolist()
         else:
             made = logits.argmax(1)
             said = [labels[number] for number in made]
-        rows = [{"prediction": one, "logits": row} for one, row in zip(said, logits.tolist(), strict=True)]
-        table = np.empty((0, 2)) if part.labels is None else np.stack([made, part.labels], 1).astype(np.float64)
+        rows = [
+            {"prediction": one, "logits": row}
+            for one, row in zip(said, logits.tolist(), strict=True)
+        ]
+        table = (
+            np.empty((0, 2))
+            if part.labels is None
+            else np.stack([made, part.labels], 1).astype(np.float64)
+        )
         return Judged(rows, table)
 
     def scores(self, table: np.ndarray) -> dict[str, float]:

@@ -18,7 +18,8 @@ from .problem import MaskedConfig, MaskedLM
 
 
 def with_head(config: MaskedConfig, path: Path, console: Console) -> MaskedConfig:
-    """The config on a model with a head: where the checkpoint has none, it is fitted first, once for all runs that share it.
+    """The config on a model with a head: where the checkpoint has none, it is fitted first, once
+    for all runs that share it.
 
     Args:
         config: of a run.
@@ -29,17 +30,27 @@ def with_head(config: MaskedConfig, path: Path, console: Console) -> MaskedConfi
     if not lacks_head(MaskedLM.auto_class, where):
         return config
     place = config.head.run or path
-    alone = config.model_copy(update={"training": config.head.training, "seed": 0, "dynamics": None}).bare()
+    alone = config.model_copy(
+        update={"training": config.head.training, "seed": 0, "dynamics": None}
+    ).bare()
     fitted = _fitted(alone, place)
     doing = "taking the one fitted" if fitted else "fitting one"
-    console.print(f"{config.model.name} has no language-model head: {doing} in {place}", highlight=False, markup=False)
+    console.print(
+        f"{config.model.name} has no language-model head: {doing} in {place}",
+        highlight=False,
+        markup=False,
+    )
     if not fitted:
         run.train(MaskedLM, alone, place, resume=place.exists(), console=console)
-    return config.model_copy(update={"model": config.model.model_copy(update={"name": str(place / "model")})})
+    return config.model_copy(
+        update={"model": config.model.model_copy(update={"name": str(place / "model")})}
+    )
 
 
 def _fitted(config: UnderstandingConfig, place: Path) -> bool:
-    """Whether a folder holds the finished head of this model, trained in this way, be it on other data or lengths."""
+    """Whether a folder holds the finished head of this model, trained in this way, be it on other
+    data or lengths.
+    """
     if not RunFolder(place).facts().get("finished"):
         return False
     before, now = read(place / CONFIG), config.dump()

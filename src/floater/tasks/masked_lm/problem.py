@@ -21,7 +21,7 @@ from ...errors import RunError
 from ...files import read_lines
 from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
-from ..tables import from_hub
+from ..tsv import from_hub
 from ..understanding.config import Part, TrainingConfig, UnderstandingConfig
 from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
 from ..understanding.resampling import ratio
@@ -49,7 +49,9 @@ class DataConfig(Config):
     wikitext: bool = False
     """The lines are WikiText's tokens: undo its marks."""
     apart: bool = False
-    """Each line is an example of its own, such as a sentence or a reaction; else the text runs on from block to block."""
+    """Each line is an example of its own, such as a sentence or a reaction; else the text runs on
+    from block to block.
+    """
     max_train: Count | None = None
     """Train on the first so many blocks only."""
     max_valid: Count | None = None
@@ -84,10 +86,14 @@ class HeadTraining(FlowTraining):
 
 
 class HeadConfig(Config):
-    """How the language-model head is fitted where a checkpoint has none: alone, before anything else."""
+    """How the language-model head is fitted where a checkpoint has none: alone, before anything
+    else.
+    """
 
     run: Path | None = None
-    """Its run folder, which several runs may share; `head` inside the run's own folder unless given."""
+    """Its run folder, which several runs may share; `head` inside the run's own folder unless
+    given.
+    """
     training: HeadTraining = HeadTraining()
 
 
@@ -120,7 +126,8 @@ class MaskedLM(Problem[Text, Blocks]):
         return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0)}
 
     def prime(self, model: nn.Module, train: Blocks) -> None:
-        """Let a new head begin with the frequencies of tokens and logits of deviation about 1, not with wild guesses.
+        """Let a new head begin with the frequencies of tokens and logits of deviation about 1, not
+        with wild guesses.
 
         Its bias would need thousands of updates to get there. Square layers begin as the identity.
         """
@@ -130,7 +137,9 @@ class MaskedLM(Problem[Text, Blocks]):
         inner = {id(module) for module in (*base_of(model).modules(), embeddings)}
         with torch.no_grad():
             if embeddings.bias is not None:
-                seen = torch.from_numpy(train.counts(embeddings.out_features)).to(embeddings.bias) + 1
+                seen = (
+                    torch.from_numpy(train.counts(embeddings.out_features)).to(embeddings.bias) + 1
+                )
                 embeddings.bias.copy_((seen / seen.sum()).log())
             length = embeddings.weight.norm(dim=1).mean()
             for module in (one for one in model.modules() if id(one) not in inner):
@@ -144,7 +153,9 @@ class MaskedLM(Problem[Text, Blocks]):
         if where.hub is not None:
             hub = where.hub
             return {
-                name: Text(from_hub(hub.name, hub.config, part)["text"], f"{hub.name} {hub.config} {part}")
+                name: Text(
+                    from_hub(hub.name, hub.config, part)["text"], f"{hub.name} {hub.config} {part}"
+                )
                 for name, part in (("train", hub.train), ("valid", hub.valid))
             }
         return {"train": _read(where.train), "valid": _read(where.valid)}
@@ -155,41 +166,67 @@ class MaskedLM(Problem[Text, Blocks]):
     def encode(self, part: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
         where = self.config.data
         if where.wikitext:
-            part = Text([from_wikitext(line, tokenizer.unk_token or "") for line in part.lines], part.name)
+            part = Text(
+                [from_wikitext(line, tokenizer.unk_token or "") for line in part.lines], part.name
+            )
         rows = cut(part, tokenizer, self.config.max_length, apart=where.apart)
         most = where.max_train if training else where.max_valid
-        return Blocks(rows[:most], tokenizer, where.share, self.config.seed if training else _VALID_SEED)
+        return Blocks(
+            rows[:most], tokenizer, where.share, self.config.seed if training else _VALID_SEED
+        )
 
     def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
         return PadRight(tokenizer.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         hidden = batch["labels"].ne(-100)
-        return F.cross_entropy(_logits(model, batch, hidden), batch["labels"][hidden], reduction="sum")
+        return F.cross_entropy(
+            _logits(model, batch, hidden), batch["labels"][hidden], reduction="sum"
+        )
 
     def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         hidden = batch["labels"].ne(-100)
         logits, wanted = _logits(model, batch, hidden), batch["labels"][hidden]
         owner = hidden.nonzero()[:, 0]
         empty = torch.zeros(len(hidden), dtype=torch.float64, device=logits.device)
-        columns = (F.cross_entropy(logits, wanted, reduction="none"), torch.ones_like(wanted), logits.argmax(1).eq(wanted))
+        columns = (
+            F.cross_entropy(logits, wanted, reduction="none"),
+            torch.ones_like(wanted),
+            logits.argmax(1).eq(wanted),
+        )
         return {
             name: empty.index_add(0, owner, column.to(empty.dtype))
             for name, column in zip(("loss", "hidden", "right"), columns, strict=True)
         }
 
     def judge(self, part: Text, features: Blocks, answers: Mapping[str, np.ndarray]) -> Judged:
-        table = np.stack([answers[name] for name in ("loss", "hidden", "right")], 1).astype(np.float64)
+        table = np.stack([answers[name] for name in ("loss", "hidden", "right")], 1).astype(
+            np.float64
+        )
         if not np.isfinite(table).all():
-            raise RunError(f"The loss on {part.name} must be finite, but is not; did the training diverge? Lower `lr`.")
-        return Judged([dict(zip(("loss", "hidden", "right"), row, strict=True)) for row in table.tolist()], table)
+            raise RunError(
+                f"The loss on {part.name} must be finite, but is not; did the training diverge? "
+                "Lower `lr`."
+            )
+        return Judged(
+            [dict(zip(("loss", "hidden", "right"), row, strict=True)) for row in table.tolist()],
+            table,
+        )
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
         loss, hidden, right = table.sum(0)
-        return {"loss": loss / hidden, "accuracy": 100 * right / hidden, "perplexity": math.exp(min(loss / hidden, 700.0))}
+        return {
+            "loss": loss / hidden,
+            "accuracy": 100 * right / hidden,
+            "perplexity": math.exp(min(loss / hidden, 700.0)),
+        }
 
     def signature(self, measure: str) -> str:
-        return f"{measure}|masked lm|hidden:{self.config.data.share}|length:{self.config.max_length}|seed:{_VALID_SEED}"
+        return (
+            f"{measure}|masked "
+            f"lm|hidden:{self.config.data.share}|length:{self.config.max_length}"
+            f"|seed:{_VALID_SEED}"
+        )
 
 
 def _read(paths: Sequence[Path]) -> Text:
@@ -197,7 +234,9 @@ def _read(paths: Sequence[Path]) -> Text:
 
 
 def _logits(model: nn.Module, batch: Batch, hidden: Tensor) -> Tensor:
-    """Logits [hidden tokens, vocabulary]: the head, the most expensive part of a small model, sees no other token."""
+    """Logits [hidden tokens, vocabulary]: the head, the most expensive part of a small model, sees
+    no other token.
+    """
     bare = getattr(model, "module", model)  # wrapped for several processes
     with _handing_on(base_of(bare), hidden):
         logits: Tensor = outputs(model, batch).logits

@@ -38,16 +38,20 @@ class Text:
 
 
 def from_wikitext(line: str, unknown: str) -> str:
-    """A line of a WikiText token file as one would write it: marks of headings and of split numbers undone, spaces closed up."""
+    """A line of a WikiText token file as one would write it: marks of headings and of split numbers
+    undone, spaces closed up.
+    """
     line = _HEADING.sub(r"\2", line.strip())
     line = _JOINED.sub(r"\1", line).replace("<unk>", unknown)
     return _AFTER.sub(r"\1", _BEFORE.sub(r"\1", line))
 
 
 class Blocks(Dataset[dict[str, list[int]]]):
-    """A text cut into blocks, with tokens hidden as BERT does: of those chosen 80 % masked, 10 % exchanged, 10 % left.
+    """A text cut into blocks, with tokens hidden as BERT does: of those chosen 80 % masked, 10 %
+    exchanged, 10 % left.
 
-    Which ones follows from the seed, the epoch and the number of the block, so that every start of a run hides the same.
+    Which ones follows from the seed, the epoch and the number of the block, so that every start of
+    a run hides the same.
 
     Args:
         rows: tokens of each block, without special ones.
@@ -56,15 +60,26 @@ class Blocks(Dataset[dict[str, list[int]]]):
         seed: of what is hidden.
     """
 
-    def __init__(self, rows: Sequence[np.ndarray], tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> None:
+    def __init__(
+        self,
+        rows: Sequence[np.ndarray],
+        tokenizer: PreTrainedTokenizerBase,
+        share: float,
+        seed: int,
+    ) -> None:
         if tokenizer.mask_token_id is None:
-            raise DataError("The tokenizer must have a mask token, but has none; masked language modelling needs one.")
+            raise DataError(
+                "The tokenizer must have a mask token, but has none; masked language modelling "
+                "needs one."
+            )
         self._rows, self._share, self._seed = rows, share, seed
         self._before, self._behind = _around(tokenizer)
         self._mask = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)
         self._special = np.array(sorted(special))
-        self._words = np.array([number for number in range(len(tokenizer)) if number not in special])
+        self._words = np.array(
+            [number for number in range(len(tokenizer)) if number not in special]
+        )
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -101,28 +116,48 @@ class Blocks(Dataset[dict[str, list[int]]]):
         }
 
 
-def cut(text: Text, tokenizer: PreTrainedTokenizerBase, length: int, *, apart: bool = False) -> list[np.ndarray]:
+def cut(
+    text: Text, tokenizer: PreTrainedTokenizerBase, length: int, *, apart: bool = False
+) -> list[np.ndarray]:
     """The tokens of a text in blocks of at most `length`, with the special tokens around them.
 
     Args:
         text: its lines.
         tokenizer: the model's.
         length: tokens of a block.
-        apart: each line begins a block of its own; else they follow each other, and every block but the last is full.
+        apart: each line begins a block of its own; else they follow each other, and every block but
+            the last is full.
     """
     room = length - sum(map(len, _around(tokenizer)))
     if room < _SHORTEST:
-        raise DataError(f"`max_length` must leave room for {_SHORTEST} tokens and the special ones, but is {length}.")
+        raise DataError(
+            f"`max_length` must leave room for {_SHORTEST} tokens and the special ones, but is "
+            f"{length}."
+        )
     lines = [line for line in text.lines if line.strip()]
     found: list[Any] = []
     for first in range(0, len(lines), _TOGETHER):
         part = lines[first : first + _TOGETHER]
-        encoded = tokenizer(part, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False)
+        encoded = tokenizer(
+            part,
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
         found += [np.array(row, dtype=np.int64) for row in encoded["input_ids"]]
     parts = found if apart else [np.concatenate(found)] if found else []
-    rows = [row for part in parts for row in np.split(part, range(room, len(part), room)) if len(row) >= _SHORTEST]
+    rows = [
+        row
+        for part in parts
+        for row in np.split(part, range(room, len(part), room))
+        if len(row) >= _SHORTEST
+    ]
     if not rows:
-        raise DataError(f"{text.name} must hold at least {_SHORTEST} tokens of text, but holds {sum(map(len, found))}.")
+        raise DataError(
+            f"{text.name} must hold at least {_SHORTEST} tokens of text, but holds "
+            f"{sum(map(len, found))}."
+        )
     return rows
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import ArgumentError
-from ..pairs import Encoded, Frame, encode
+from ..text_pairs import Encoded, Frame, encode
 from .data import OPTIONS, Question
 
 Choices = dict[str, list[list[int]] | int]
@@ -20,8 +20,9 @@ _BLANK = re.compile("_+")
 def statement(question: str, option: str) -> str:
     """A question and an option as one text.
 
-    The option fills the question's blank ("_"). Several blanks take the option's parts, which ";" separates. Where there is no
-    blank, or not as many as parts, the option follows the question. Spare white space goes.
+    The option fills the question's blank ("_"). Several blanks take the option's parts, which ";"
+    separates. Where there is no blank, or not as many as parts, the option follows the question.
+    Spare white space goes.
     """
     blanks = len(_BLANK.findall(question))
     parts = [option] if blanks == 1 else [part.strip() for part in option.split(";")]
@@ -34,7 +35,8 @@ def statement(question: str, option: str) -> str:
 
 
 class Examples(Dataset[Choices]):
-    """Questions as a multiple-choice model takes them: every input is [4, tokens]. Put together when asked for.
+    """Questions as a multiple-choice model takes them: every input is [4, tokens]. Put together
+    when asked for.
 
     Attributes:
         questions: what they are about.
@@ -74,12 +76,19 @@ class Examples(Dataset[Choices]):
         return float(np.mean(self._whole() > self._room))
 
     def _whole(self) -> np.ndarray:
-        """The number of tokens of article and longest statement, were there no limit [questions]."""
+        """The number of tokens of article and longest statement, were there no limit
+        [questions].
+        """
         both = zip(self._articles, self._statements, strict=True)
-        return np.array([len(article.tokens) + max(len(one.tokens) for one in four) for article, four in both], dtype=np.int64)
+        return np.array(
+            [len(article.tokens) + max(len(one.tokens) for one in four) for article, four in both],
+            dtype=np.int64,
+        )
 
 
-def features(questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Examples:
+def features(
+    questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Examples:
     """Encode questions. An article that does not fit loses its end; question and option stay whole.
 
     Args:
@@ -89,13 +98,17 @@ def features(questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, 
     """
     frame = Frame.of(tokenizer)
     articles = encode(tokenizer, [question.article for question in questions])
-    flat = encode(tokenizer, [statement(question.text, option) for question in questions for option in question.options])
+    flat = encode(
+        tokenizer,
+        [statement(question.text, option) for question in questions for option in question.options],
+    )
     statements = [flat[first : first + OPTIONS] for first in range(0, len(flat), OPTIONS)]
     for question, four in zip(questions, statements, strict=True):
         size = max(len(one.tokens) for one in four)
         if max_length < frame.size + size + 1:
             raise ArgumentError(
-                f"`max_length` must be at least {frame.size + size + 1}, but is {max_length}: question {question.id} has {size} "
-                f"tokens with one of its options, to which come {frame.size} special tokens and one of the article."
+                f"`max_length` must be at least {frame.size + size + 1}, but is {max_length}: "
+                f"question {question.id} has {size} tokens with one of its options, to which come "
+                f"{frame.size} special tokens and one of the article."
             )
     return Examples(questions, frame, articles, statements, max_length)

@@ -13,15 +13,21 @@ from .data import LEVELS, OPTIONS, Question
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Which questions were answered right [questions], in the order of the data, and their levels."""
+    """Which questions were answered right [questions], in the order of the data, and their
+    levels.
+    """
 
     correct: np.ndarray
     levels: np.ndarray
 
     def summary(self) -> dict[str, float | int]:
-        """Per cent of all questions, and of the middle and high school ones where there are any, with their numbers."""
+        """Per cent of all questions, and of the middle and high school ones where there are any,
+        with their numbers.
+        """
         found: dict[str, float | int] = {}
-        chosen = {"accuracy": np.ones_like(self.correct)} | {level: self.levels == level for level in LEVELS}
+        chosen = {"accuracy": np.ones_like(self.correct)} | {
+            level: self.levels == level for level in LEVELS
+        }
         for name, rows in chosen.items():
             if rows.any():
                 found[name] = 100 * float(self.correct[rows].mean())
@@ -36,7 +42,9 @@ def choose(logits: np.ndarray) -> np.ndarray:
         logits: [questions, 4].
     """
     if logits.ndim != 2 or logits.shape[1] != OPTIONS:
-        raise ArgumentError(f"`logits` must be [questions, {OPTIONS}], but is {list(logits.shape)}.")
+        raise ArgumentError(
+            f"`logits` must be [questions, {OPTIONS}], but is {list(logits.shape)}."
+        )
     if not np.isfinite(logits).all():
         raise ArgumentError("`logits` must be finite, but are not; did the training diverge?")
     return np.asarray(logits.argmax(1))
@@ -45,6 +53,9 @@ def choose(logits: np.ndarray) -> np.ndarray:
 def accuracy(questions: Sequence[Question], chosen: np.ndarray) -> Accuracy:
     """Compare the chosen options [questions] with the right ones."""
     if chosen.shape != (len(questions),):
-        raise ArgumentError(f"`chosen` must hold one option for each of {len(questions):,} questions, but is {list(chosen.shape)}.")
+        raise ArgumentError(
+            f"`chosen` must hold one option for each of {len(questions):,} questions, but is "
+            f"{list(chosen.shape)}."
+        )
     right = np.array([question.answer for question in questions], dtype=np.int64)
     return Accuracy(chosen == right, np.array([question.level for question in questions]))

@@ -65,7 +65,10 @@ class RaceProblem(Problem[Race, Examples]):
 
     def parts(self) -> dict[str, Race]:
         where = self.config.data
-        found = {name: data.read(*paths) for name, paths in {"train": where.train, "valid": where.valid, **where.more}.items()}
+        found = {
+            name: data.read(*paths)
+            for name, paths in {"train": where.train, "valid": where.valid, **where.more}.items()
+        }
         return capped(found, where.max_train, where.max_valid)
 
     def read(self, path: Path) -> Race:
@@ -78,7 +81,9 @@ class RaceProblem(Problem[Race, Examples]):
         return PadRight(tokenizer.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(outputs(model, batch).logits.float(), batch["labels"], reduction="sum")
+        return F.cross_entropy(
+            outputs(model, batch).logits.float(), batch["labels"], reduction="sum"
+        )
 
     def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"logits": outputs(model, batch).logits}
@@ -89,7 +94,10 @@ class RaceProblem(Problem[Race, Examples]):
         columns = [found.correct]
         for level in LEVELS:
             columns += [found.correct & (found.levels == level), found.levels == level]
-        said = {question.id: LETTERS[number] for question, number in zip(part.questions, chosen, strict=True)}
+        said = {
+            question.id: LETTERS[number]
+            for question, number in zip(part.questions, chosen, strict=True)
+        }
         return Judged(said, np.stack(columns, 1).astype(np.float64))
 
     def scores(self, table: np.ndarray) -> dict[str, float]:

@@ -57,16 +57,29 @@ class Squad:
     def fingerprint(self) -> dict[str, str | int]:
         """What a run folder remembers of its data."""
         texts = [
-            json.dumps([one.id, one.text, one.context, [(answer.text, answer.start) for answer in one.answers]])
+            json.dumps(
+                [
+                    one.id,
+                    one.text,
+                    one.context,
+                    [(answer.text, answer.start) for answer in one.answers],
+                ]
+            )
             for one in self.questions
         ]
-        return {"from": self.name, "version": self.version, "questions": len(self), "sha256": digest(texts)}
+        return {
+            "from": self.name,
+            "version": self.version,
+            "questions": len(self),
+            "sha256": digest(texts),
+        }
 
 
 def read(path: Path) -> Squad:
     """The questions of a JSON file of the official schema, plain or .gz.
 
-    A file is of version 2.0 where its questions say whether they are impossible, whatever it calls itself.
+    A file is of version 2.0 where its questions say whether they are impossible, whatever it calls
+    itself.
     """
     found: dict[str, Question] = {}
     impossible_known = False
@@ -79,7 +92,10 @@ def read(path: Path) -> Squad:
                 name = field(entry, "id", str, f"{where}, question {nth}")
                 if name in found:
                     line = _line(path, name, 2)
-                    raise DataError(f"{path}, line {line}, question {name}: `id` must be its own, but an earlier question has it.")
+                    raise DataError(
+                        f"{path}, line {line}, question {name}: `id` must be its own, but an "
+                        "earlier question has it."
+                    )
                 try:
                     found[name] = _question(name, entry, context, f", question {name}")
                 except DataError as error:
@@ -105,11 +121,19 @@ def _question(name: str, entry: dict[str, Any], context: str, place: str) -> Que
     text = field(entry, "question", str, place)
     impossible = "is_impossible" in entry and field(entry, "is_impossible", bool, place)
     given = field(entry, "answers", list, place)
-    answers = tuple(_answer(answer, context, f"{place}, answer {number}") for number, answer in enumerate(given, 1))
+    answers = tuple(
+        _answer(answer, context, f"{place}, answer {number}")
+        for number, answer in enumerate(given, 1)
+    )
     if impossible and answers:
-        raise DataError(f"{place}: must have no answers, as it `is_impossible`, but has {len(answers)}.")
+        raise DataError(
+            f"{place}: must have no answers, as it `is_impossible`, but has {len(answers)}."
+        )
     if not impossible and not answers:
-        raise DataError(f"{place}: must have an answer, or `is_impossible` set to true (version 2.0), but has neither.")
+        raise DataError(
+            f"{place}: must have an answer, or `is_impossible` set to true (version 2.0), but has "
+            "neither."
+        )
     return Question(name, text.strip(), context, answers)
 
 
@@ -119,19 +143,29 @@ def _answer(entry: Any, context: str, place: str) -> Answer:
         raise DataError(f"{place}: `text` must not be empty, but is {brief(found.text)}.")
     there = context[found.start : found.end] if found.start >= 0 else ""
     if there != found.text:
-        stands = f"{brief(there)} stands there" if there else f"the context has {len(context):,} characters"
+        stands = (
+            f"{brief(there)} stands there"
+            if there
+            else f"the context has {len(context):,} characters"
+        )
         raise DataError(
-            f"{place}: `answer_start` must be where {brief(found.text)} begins in the context, but is {found.start}, and {stands}."
+            f"{place}: `answer_start` must be where {brief(found.text)} begins in the context, but "
+            f"is {found.start}, and {stands}."
         )
     return found
 
 
 def write_predictions(path: Path, answers: Mapping[str, str]) -> None:
-    """Write {id: text}, as the official scripts read it; the empty text says that there is no answer."""
+    """Write {id: text}, as the official scripts read it; the empty text says that there is no
+    answer.
+    """
     write_text(path, json.dumps(dict(answers), ensure_ascii=False, indent=1) + "\n")
 
 
 def read_predictions(path: Path) -> dict[str, str]:
     """Read {id: text}."""
     entries = checked(read_json(path), dict, "what it holds", str(path))
-    return {name: checked(text, str, f"the answer to question {name}", str(path)) for name, text in entries.items()}
+    return {
+        name: checked(text, str, f"the answer to question {name}", str(path))
+        for name, text in entries.items()
+    }

@@ -9,20 +9,22 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import ArgumentError
-from ..pairs import Encoded, Frame, encode
+from ..text_pairs import Encoded, Frame, encode
 from .data import Question
 
 Window = dict[str, list[int] | int]
 
 
 class Windows(Dataset[Window]):
-    """The windows of questions, in order. One is put together when it is asked for; contexts are kept once.
+    """The windows of questions, in order. One is put together when it is asked for; contexts are
+    kept once.
 
     Attributes:
         questions: what they are about.
         owner: the number of each window's question [windows], rising.
         first: the place of each window's first context token [windows].
-        labels: the places of the answer's first and last token [windows, 2], (0, 0) for none; None unless for training.
+        labels: the places of the answer's first and last token [windows, 2], (0, 0) for none; None
+            unless for training.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Windows(Dataset[Window]):
         self.questions, self.labels = questions, labels
         self._frame, self._asked, self._contexts = frame, asked, contexts
         self.owner, self._from, self._to = stretches.T
-        self.first = np.array([frame.second(len(asked[number])) for number in self.owner], dtype=np.int64)
+        self.first = np.array(
+            [frame.second(len(asked[number])) for number in self.owner], dtype=np.int64
+        )
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -51,8 +55,12 @@ class Windows(Dataset[Window]):
         return found
 
     def offsets(self, number: int) -> np.ndarray:
-        """The characters of the context that each context token of a window was made of [context tokens, 2]."""
-        return np.asarray(self._contexts[self.owner[number]].offsets[self._from[number] : self._to[number]])
+        """The characters of the context that each context token of a window was made of [context
+        tokens, 2].
+        """
+        return np.asarray(
+            self._contexts[self.owner[number]].offsets[self._from[number] : self._to[number]]
+        )
 
     def counts(self) -> np.ndarray:
         """The number of each window's context tokens [windows]."""
@@ -74,40 +82,57 @@ def features(
 ) -> Windows:
     """Cut questions and contexts into windows.
 
-    A question keeps its first `max_question` tokens. The context fills what is left of `max_length`; where it does not fit, further
-    windows follow until its end is reached. So every answer of up to `stride` + 1 tokens lies whole in some window.
+    A question keeps its first `max_question` tokens. The context fills what is left of
+    `max_length`; where it does not fit, further windows follow until its end is reached. So every
+    answer of up to `stride` + 1 tokens lies whole in some window.
 
     Args:
         questions: what to cut.
         tokenizer: a fast one.
         max_length: tokens a window, special ones counted.
         stride: context tokens that two neighbouring windows share, as transformers uses the word.
-        training: whether windows carry the span of the question's first answer. A window that does not hold all of it is labelled
-            as one without an answer: both labels are its first token.
+        training: whether windows carry the span of the question's first answer. A window that does
+            not hold all of it is labelled as one without an answer: both labels are its first
+            token.
         max_question: tokens a question.
     """
     frame = Frame.of(tokenizer)
     if max_question < 1 or stride < 0:
-        raise ArgumentError(f"`max_question` must be ≥ 1 and `stride` ≥ 0, but they are {max_question} and {stride}.")
+        raise ArgumentError(
+            f"`max_question` must be ≥ 1 and `stride` ≥ 0, but they are {max_question} and "
+            f"{stride}."
+        )
     needed = frame.size + max_question + stride + 1
     if max_length < needed:
         raise ArgumentError(
-            f"`max_length` must be at least {needed} ({frame.size} special tokens, {max_question} of the question, {stride} that "
-            f"windows share, one more), but is {max_length}; lower `stride` or `max_question`."
+            f"`max_length` must be at least {needed} ({frame.size} special tokens, {max_question} "
+            f"of the question, {stride} that windows share, one more), but is {max_length}; lower "
+            "`stride` or `max_question`."
         )
     contexts = encode(tokenizer, [question.context for question in questions])
-    asked = [one.tokens[:max_question] for one in encode(tokenizer, [question.text for question in questions])]
+    asked = [
+        one.tokens[:max_question]
+        for one in encode(tokenizer, [question.text for question in questions])
+    ]
     stretches = np.array(
         [
             (number, first, last)
             for number, (question, context) in enumerate(zip(asked, contexts, strict=True))
-            for first, last in _cut(len(context.tokens), max_length - frame.size - len(question), stride)
+            for first, last in _cut(
+                len(context.tokens), max_length - frame.size - len(question), stride
+            )
         ],
         dtype=np.int64,
     ).reshape(-1, 3)
     windows = Windows(questions, frame, asked, contexts, stretches, None)
     if training:
-        spans = np.array([_span(question, context) for question, context in zip(questions, contexts, strict=True)], dtype=np.int64)
+        spans = np.array(
+            [
+                _span(question, context)
+                for question, context in zip(questions, contexts, strict=True)
+            ],
+            dtype=np.int64,
+        )
         windows.labels = _labels(spans.reshape(-1, 2)[windows.owner], stretches, windows.first)
     return windows
 
@@ -128,7 +153,9 @@ def _span(question: Question, context: Encoded) -> tuple[int, int]:
     answer = question.answers[0]
     first = int(np.searchsorted(context.offsets[:, 1], answer.start, side="right"))
     last = int(np.searchsorted(context.offsets[:, 0], answer.end, side="left")) - 1
-    return (first, last) if first <= last else (-1, -1)  # the tokenizer may drop all characters of an answer
+    return (
+        (first, last) if first <= last else (-1, -1)
+    )  # the tokenizer may drop all characters of an answer
 
 
 def _labels(spans: np.ndarray, stretches: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -30,7 +30,8 @@ def exact(text: str, gold: str) -> float:
 def f1(text: str, gold: str, version: Version) -> float:
     """The harmonic mean of precision and recall over words, counted as often as they occur.
 
-    Where nothing is left of a text after normalisation, version 2.0 gives 1 if nothing is left of either, version 1.1 always 0.
+    Where nothing is left of a text after normalisation, version 2.0 gives 1 if nothing is left of
+    either, version 1.1 always 0.
     """
     said, meant = normalise(text).split(), normalise(gold).split()
     if not said or not meant:
@@ -40,7 +41,9 @@ def f1(text: str, gold: str, version: Version) -> float:
 
 
 def golds(question: Question, version: Version) -> tuple[str, ...]:
-    """The texts that count as right: in version 2.0 those of which normalisation leaves something, or "" if there is none."""
+    """The texts that count as right: in version 2.0 those of which normalisation leaves something,
+    or "" if there is none.
+    """
     texts = tuple(answer.text for answer in question.answers)
     if version == "1.1":
         return texts
@@ -55,14 +58,18 @@ def judge(question: Question, text: str, version: Version) -> tuple[float, float
 
 @dataclass(frozen=True)
 class Scores:
-    """Exact match and F1 [questions], in the order of the data, and which questions have an answer."""
+    """Exact match and F1 [questions], in the order of the data, and which questions have an
+    answer.
+    """
 
     exact: np.ndarray
     f1: np.ndarray
     answerable: np.ndarray
 
     def summary(self) -> dict[str, float | int]:
-        """Means in per cent, under the official script's names; those of the two kinds only where a kind occurs beside another."""
+        """Means in per cent, under the official script's names; those of the two kinds only where a
+        kind occurs beside another.
+        """
         found: dict[str, float | int] = {}
         kinds = {"": np.ones_like(self.answerable)}
         if not self.answerable.all():
@@ -85,8 +92,14 @@ def score(data: Squad, answers: Mapping[str, str]) -> Scores:
     missing = [question.id for question in data.questions if question.id not in answers]
     if missing:
         raise DataError(
-            f"Predictions must answer every question of {data.name}, but {len(missing):,} of {len(data):,} are missing, the first "
-            f"is {missing[0]}."
+            f"Predictions must answer every question of {data.name}, but {len(missing):,} of "
+            f"{len(data):,} are missing, the first is {missing[0]}."
         )
-    judged = np.array([judge(question, answers[question.id], data.version) for question in data.questions]).reshape(-1, 2)
-    return Scores(judged[:, 0], judged[:, 1], np.array([question.answerable for question in data.questions], dtype=bool))
+    judged = np.array(
+        [judge(question, answers[question.id], data.version) for question in data.questions]
+    ).reshape(-1, 2)
+    return Scores(
+        judged[:, 0],
+        judged[:, 1],
+        np.array([question.answerable for question in data.questions], dtype=bool),
+    )

@@ -29,7 +29,9 @@ class DataConfig(Config):
     """Where the questions lie, and how they are cut into windows."""
 
     train: Path
-    """A JSON file of the official schema, plain or .gz; version 2.0 where its questions say whether they are impossible."""
+    """A JSON file of the official schema, plain or .gz; version 2.0 where its questions say whether
+    they are impossible.
+    """
     valid: Path
     more: More[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name."""
@@ -44,8 +46,10 @@ class DataConfig(Config):
     longest_answer: Count = 30
     """Tokens an answer."""
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Version 2.0: a question is answered where having no answer scores at most so much above the best span. Unless given, it
-    is tuned on the set that is measured, as the official script's best F1 is."""
+    """Version 2.0: a question is answered where having no answer scores at most so much above the
+    best span. Unless given, it is tuned on the set that is measured, as the official script's best
+    F1 is.
+    """
 
 
 class SquadTraining(TrainingConfig):
@@ -77,7 +81,10 @@ class SquadProblem(Problem[Squad, Windows]):
 
     def parts(self) -> dict[str, Squad]:
         where = self.config.data
-        found = {name: data.read(path) for name, path in {"train": where.train, "valid": where.valid, **where.more}.items()}
+        found = {
+            name: data.read(path)
+            for name, path in {"train": where.train, "valid": where.valid, **where.more}.items()
+        }
         return capped(found, where.max_train, where.max_valid)
 
     def read(self, path: Path) -> Squad:
@@ -86,7 +93,12 @@ class SquadProblem(Problem[Squad, Windows]):
     def encode(self, part: Squad, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Windows:
         where = self.config.data
         return features(
-            part.questions, tokenizer, self.config.max_length, where.stride, training=training, max_question=where.max_question
+            part.questions,
+            tokenizer,
+            self.config.max_length,
+            where.stride,
+            training=training,
+            max_question=where.max_question,
         )
 
     def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
@@ -95,7 +107,9 @@ class SquadProblem(Problem[Squad, Windows]):
         def collate(rows: Sequence[Any]) -> Batch:
             batch = pad(rows)
             if "start_positions" in batch:
-                batch["labels"] = torch.stack((batch.pop("start_positions"), batch.pop("end_positions")), 1)
+                batch["labels"] = torch.stack(
+                    (batch.pop("start_positions"), batch.pop("end_positions")), 1
+                )
             return batch
 
         return collate
@@ -103,7 +117,9 @@ class SquadProblem(Problem[Squad, Windows]):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         found, labels = outputs(model, batch), batch["labels"]
         ends = (found.start_logits, found.end_logits)
-        return torch.stack([F.cross_entropy(ends[i].float(), labels[:, i], reduction="sum") for i in (0, 1)]).sum()
+        return torch.stack(
+            [F.cross_entropy(ends[i].float(), labels[:, i], reduction="sum") for i in (0, 1)]
+        ).sum()
 
     def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         found = outputs(model, batch)
@@ -111,13 +127,18 @@ class SquadProblem(Problem[Squad, Windows]):
 
     def judge(self, part: Squad, features: Windows, answers: Mapping[str, np.ndarray]) -> Judged:
         where = self.config.data
-        found = spans.predict(features, answers["start"], answers["end"], longest=where.longest_answer)
+        found = spans.predict(
+            features, answers["start"], answers["end"], longest=where.longest_answer
+        )
         threshold = np.inf
         if part.version == "2.0":
             threshold = tune(found, "f1").value if where.threshold is None else where.threshold
         texts = spans.texts(found, threshold)
         scores = metrics.score(part, texts)
-        return Judged(dict(texts), np.stack([scores.exact, scores.f1, scores.answerable], 1).astype(np.float64))
+        return Judged(
+            dict(texts),
+            np.stack([scores.exact, scores.f1, scores.answerable], 1).astype(np.float64),
+        )
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
         found = metrics.Scores(table[:, 0], table[:, 1], table[:, 2].astype(bool)).summary()

@@ -18,7 +18,9 @@ _TOGETHER = 256  # windows searched at a time
 
 @dataclass(frozen=True)
 class Span:
-    """Characters of the context, from and up to, and the sum of the two logits that speak for them."""
+    """Characters of the context, from and up to, and the sum of the two logits that speak for
+    them.
+    """
 
     start: int
     end: int
@@ -27,7 +29,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The best spans of a question, best first, and the score of having no answer: its smallest over the windows.
+    """The best spans of a question, best first, and the score of having no answer: its smallest
+    over the windows.
 
     There is no span only where the context has no token.
     """
@@ -46,7 +49,10 @@ class Prediction:
         return self.question.context[span.start : span.end].strip()
 
     def text(self, threshold: float = math.inf) -> str:
-        """The text of the best span, or "" where the gap exceeds the threshold. Version 1.1 always answers: no threshold."""
+        """The text of the best span, or "" where the gap exceeds the threshold.
+
+        Version 1.1 always answers: no threshold.
+        """
         return self.cut(self.spans[0]) if self.spans and self.gap <= threshold else ""
 
 
@@ -55,40 +61,52 @@ def texts(predictions: Sequence[Prediction], threshold: float = math.inf) -> Map
     return {prediction.question.id: prediction.text(threshold) for prediction in predictions}
 
 
-def predict(windows: Windows, start: np.ndarray, end: np.ndarray, *, longest: int = 30, count: int = 20) -> list[Prediction]:
+def predict(
+    windows: Windows, start: np.ndarray, end: np.ndarray, *, longest: int = 30, count: int = 20
+) -> list[Prediction]:
     """The best spans of every question over all of its windows.
 
-    A span begins and ends at context tokens of one window that have characters, ends no earlier than it begins and has at most
-    `longest` tokens. A span found in several windows counts once, with its best score. Of equal scores the earlier span comes
-    first, then the shorter one.
+    A span begins and ends at context tokens of one window that have characters, ends no earlier
+    than it begins and has at most `longest` tokens. A span found in several windows counts once,
+    with its best score. Of equal scores the earlier span comes first, then the shorter one.
 
     Args:
         windows: what the model saw.
-        start: logits of beginning [windows, places]; what lies behind a window's tokens is not looked at.
+        start: logits of beginning [windows, places]; what lies behind a window's tokens is not
+            looked at.
         end: logits of ending, of the same shape.
         longest: tokens an answer.
         count: spans a question.
     """
-    start, end = (_checked(windows, logits, name) for logits, name in ((start, "start"), (end, "end")))
+    start, end = (
+        _checked(windows, logits, name) for logits, name in ((start, "start"), (end, "end"))
+    )
     for name, value in (("longest", longest), ("count", count)):
         if value < 1:
             raise ArgumentError(f"`{name}` must be ≥ 1, but is {value}.")
     null = np.full(len(windows.questions), np.inf)
     np.minimum.at(null, windows.owner, start[:, 0].astype(np.float64) + end[:, 0])
-    alike = np.array([_alike(windows.offsets(number)) for number in range(len(windows))], dtype=np.int64)
+    alike = np.array(
+        [_alike(windows.offsets(number)) for number in range(len(windows))], dtype=np.int64
+    )
     found = [
-        _search(windows, rows, start, end, longest, count * int(alike[rows].max(initial=1))) for rows in _parts(windows, alike)
+        _search(windows, rows, start, end, longest, count * int(alike[rows].max(initial=1)))
+        for rows in _parts(windows, alike)
     ]
     spans = _merged(np.concatenate(found), count)
     edges = np.searchsorted(spans["owner"], np.arange(len(windows.questions) + 1))
     listed = [Span(*span) for span in spans[["start", "end", "score"]].tolist()]
     return [
         Prediction(question, tuple(listed[low:high]), float(none))
-        for question, none, low, high in zip(windows.questions, null, edges[:-1], edges[1:], strict=True)
+        for question, none, low, high in zip(
+            windows.questions, null, edges[:-1], edges[1:], strict=True
+        )
     ]
 
 
-_FOUND = np.dtype([("owner", np.int64), ("start", np.int64), ("end", np.int64), ("score", np.float64)])
+_FOUND = np.dtype(
+    [("owner", np.int64), ("start", np.int64), ("end", np.int64), ("score", np.float64)]
+)
 
 
 def _checked(windows: Windows, logits: np.ndarray, name: str) -> np.ndarray:
@@ -96,19 +114,23 @@ def _checked(windows: Windows, logits: np.ndarray, name: str) -> np.ndarray:
     width = int(lengths.max(initial=1))
     if logits.ndim != 2 or len(logits) != len(windows) or logits.shape[1] < width:
         raise ArgumentError(
-            f"`{name}` must be [{len(windows)} windows, at least {width} places], but is {list(logits.shape)}; give the logits of "
-            "all windows, in order."
+            f"`{name}` must be [{len(windows)} windows, at least {width} places], but is "
+            f"{list(logits.shape)}; give the logits of all windows, in order."
         )
     inside = np.arange(logits.shape[1]) < lengths[:, None]
     if not np.isfinite(logits).all(where=inside):
         row = int(np.argmin(np.isfinite(logits).all(1, where=inside)))
         asked = windows.questions[windows.owner[row]].id
-        raise ArgumentError(f"`{name}` must be finite, but is not for question {asked}; did the training diverge?")
+        raise ArgumentError(
+            f"`{name}` must be finite, but is not for question {asked}; did the training diverge?"
+        )
     return logits
 
 
 def _alike(offsets: np.ndarray) -> int:
-    """How many spans of a window's tokens may stand for the same characters: tokens can share one, as bytes of an emoji do."""
+    """How many spans of a window's tokens may stand for the same characters: tokens can share one,
+    as bytes of an emoji do.
+    """
     found = 1
     for column in offsets.T:
         most = 1
@@ -124,7 +146,9 @@ def _parts(windows: Windows, alike: np.ndarray) -> list[np.ndarray]:
     return np.array_split(order, max(1, math.ceil(len(order) / _TOGETHER)))
 
 
-def _search(windows: Windows, rows: np.ndarray, start: np.ndarray, end: np.ndarray, longest: int, count: int) -> np.ndarray:
+def _search(
+    windows: Windows, rows: np.ndarray, start: np.ndarray, end: np.ndarray, longest: int, count: int
+) -> np.ndarray:
     """The best spans of some windows, each by itself."""
     counts = windows.counts()[rows]
     width = int(counts.max(initial=0))
@@ -135,8 +159,13 @@ def _search(windows: Windows, rows: np.ndarray, start: np.ndarray, end: np.ndarr
         offsets[place, : counts[place]] = windows.offsets(row)
     usable = offsets[:, :, 1] > offsets[:, :, 0]  # neither padding nor a token without characters
     places = np.minimum(windows.first[rows][:, None] + np.arange(width), start.shape[1] - 1)
-    begins, ends = (np.where(usable, np.take_along_axis(logits[rows], places, 1), -np.inf) for logits in (start, end))
-    first, last, score = best_spans(begins.astype(np.float64), ends.astype(np.float64), longest, count)
+    begins, ends = (
+        np.where(usable, np.take_along_axis(logits[rows], places, 1), -np.inf)
+        for logits in (start, end)
+    )
+    first, last, score = best_spans(
+        begins.astype(np.float64), ends.astype(np.float64), longest, count
+    )
     line, column = np.nonzero(np.isfinite(score))
     found = np.empty(len(line), _FOUND)
     found["owner"] = windows.owner[rows][line]
@@ -146,10 +175,14 @@ def _search(windows: Windows, rows: np.ndarray, start: np.ndarray, end: np.ndarr
     return found
 
 
-def best_spans(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First places, last places and scores [rows, up to count] of the best spans of each row, best first; -inf where there is none.
+def best_spans(
+    start: np.ndarray, end: np.ndarray, longest: int, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First places, last places and scores [rows, up to count] of the best spans of each row, best
+    first; -inf where there is none.
 
-    The `count` best spans begin at the `count` places whose own best span is best, so only those are looked at in full.
+    The `count` best spans begin at the `count` places whose own best span is best, so only those
+    are looked at in full.
 
     Args:
         start: scores of beginning [rows, places], -inf where no span may begin.
@@ -158,10 +191,15 @@ def best_spans(start: np.ndarray, end: np.ndarray, longest: int, count: int) -> 
         count: spans a row.
     """
     longest = min(longest, start.shape[1])
-    ends = sliding_window_view(np.pad(end, ((0, 0), (0, longest - 1)), constant_values=-np.inf), longest, axis=1)
+    ends = sliding_window_view(
+        np.pad(end, ((0, 0), (0, longest - 1)), constant_values=-np.inf), longest, axis=1
+    )
     peaks = start + ends.max(2)
     begins = np.sort(np.argsort(-peaks, axis=1, kind="stable")[:, :count], axis=1)
-    scores = np.take_along_axis(start, begins, 1)[:, :, None] + ends[np.arange(len(start))[:, None], begins]
+    scores = (
+        np.take_along_axis(start, begins, 1)[:, :, None]
+        + ends[np.arange(len(start))[:, None], begins]
+    )
     flat = scores.reshape(len(start), -1)
     order = np.argsort(-flat, axis=1, kind="stable")[:, :count]
     first = np.take_along_axis(begins, order // longest, 1)

@@ -1,4 +1,6 @@
-"""From which gap on a question counts as unanswerable: the best threshold, found by trying all that differ."""
+"""From which gap on a question counts as unanswerable: the best threshold, found by trying all that
+differ.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,20 @@ _EQUAL = 1e-9  # sums of F1 that differ by less are the same
 
 @dataclass(frozen=True)
 class Threshold:
-    """A question is answered where its gap is at most `value`; `score` is the mean in per cent that this gives."""
+    """A question is answered where its gap is at most `value`; `score` is the mean in per cent that
+    this gives.
+    """
 
     value: float
     score: float
 
 
 def tune(predictions: Sequence[Prediction], measure: Literal["exact", "f1"]) -> Threshold:
-    """The threshold with the best mean exact match or F1 over predictions, by the definition of version 2.0.
+    """The threshold with the best mean exact match or F1 over predictions, by the definition of
+    version 2.0.
 
-    The mean changes only where the threshold passes a gap, so the gaps, and one below them all, are all that needs to be tried.
-    Of equally good ones the one nearest to 0 is taken.
+    The mean changes only where the threshold passes a gap, so the gaps, and one below them all, are
+    all that needs to be tried. Of equally good ones the one nearest to 0 is taken.
     """
     if measure not in ("exact", "f1"):
         raise ArgumentError(f"`measure` must be exact or f1, but is {measure!r}.")
@@ -39,7 +44,10 @@ def tune(predictions: Sequence[Prediction], measure: Literal["exact", "f1"]) -> 
     gaps = np.array([one.gap for one in predictions])
     tried, group = np.unique(gaps, return_inverse=True)
     gains = np.bincount(group, weights=said - silent)
-    tried, gains = tried[np.isfinite(tried)], gains[np.isfinite(tried)]  # a question without any span is never answered
+    tried, gains = (
+        tried[np.isfinite(tried)],
+        gains[np.isfinite(tried)],
+    )  # a question without any span is never answered
     below = tried[0] - max(1.0, abs(tried[0])) if len(tried) else 0.0
     tried = np.concatenate(([below], tried))
     totals = silent.sum() + np.concatenate(([0.0], np.cumsum(gains)))

@@ -29,16 +29,20 @@ class Examples(Dataset[Example]):
 
     def lengths(self) -> np.ndarray:
         """Token counts [pairs, 2]."""
-        return np.array([(len(one), len(other)) for one, other in zip(self.source, self.target, strict=True)], dtype=np.int64)
+        return np.array(
+            [(len(one), len(other)) for one, other in zip(self.source, self.target, strict=True)],
+            dtype=np.int64,
+        )
 
 
 class TokenBatches(Sampler[list[int]]):
     """Lists of example numbers whose padded size, rows × longest sentence, stays within a budget.
 
-    The shapes of the batches are the same in every epoch; which examples of equal lengths share a batch, and the order of the
-    batches, are drawn from the seed and the epoch. Every process draws the same list and takes each `processes`-th of it. The
-    number of batches is a multiple of `together` (processes × accumulated batches): where it would not be, the largest
-    batches are halved.
+    The shapes of the batches are the same in every epoch; which examples of equal lengths share a
+    batch, and the order of the batches, are drawn from the seed and the epoch. Every process draws
+    the same list and takes each `processes`-th of it. The number of batches is a multiple of
+    `together` (processes × accumulated batches): where it would not be, the largest batches are
+    halved.
 
     Args:
         lengths: token counts [examples, 2].
@@ -49,7 +53,14 @@ class TokenBatches(Sampler[list[int]]):
     """
 
     def __init__(
-        self, lengths: np.ndarray, budget: int, seed: int, *, processes: int = 1, process: int = 0, together: int = 1
+        self,
+        lengths: np.ndarray,
+        budget: int,
+        seed: int,
+        *,
+        processes: int = 1,
+        process: int = 0,
+        together: int = 1,
     ) -> None:
         self._lengths, self._seed = lengths, seed
         self._processes, self._process = processes, process
@@ -72,20 +83,26 @@ class TokenBatches(Sampler[list[int]]):
         random = np.random.default_rng([self._seed, self._epoch])
         shuffled = random.permutation(len(self._lengths))
         order = shuffled[_by_length(self._lengths[shuffled])]
-        batches = [order[first:last].tolist() for first, last in zip(self._cuts[:-1], self._cuts[1:], strict=True)]
+        batches = [
+            order[first:last].tolist()
+            for first, last in zip(self._cuts[:-1], self._cuts[1:], strict=True)
+        ]
         return [batches[number] for number in random.permutation(len(batches))]
 
     def padding(self) -> float:
         """Share of the padded positions, both sides counted, that hold no token."""
         lengths = self._lengths[self._order]
         padded = sum(
-            (last - first) * lengths[first:last].max(0).sum() for first, last in zip(self._cuts[:-1], self._cuts[1:], strict=True)
+            (last - first) * lengths[first:last].max(0).sum()
+            for first, last in zip(self._cuts[:-1], self._cuts[1:], strict=True)
         )
         return float(1 - lengths.sum() / padded)
 
 
 def _by_length(lengths: np.ndarray) -> np.ndarray:
-    """Examples by target length; sources rise within one target length and fall within the next, so that neighbours fit."""
+    """Examples by target length; sources rise within one target length and fall within the next, so
+    that neighbours fit.
+    """
     source, target = lengths[:, 0], lengths[:, 1]
     return np.lexsort((np.where(target % 2 == 0, source, -source), target))
 
@@ -111,7 +128,10 @@ def _halve(cuts: list[int], together: int) -> list[int]:
 
 
 class Collate:
-    """Rows of token numbers → the tensors a Marian model takes. `decoder_input_ids` are the labels, one place later."""
+    """Rows of token numbers → the tensors a Marian model takes.
+
+    `decoder_input_ids` are the labels, one place later.
+    """
 
     def __init__(self, pad: int, start: int) -> None:
         self.pad, self.start = pad, start

@@ -1,4 +1,6 @@
-"""What can be said of a translation run before anything is read or built: its files are there, and there is room for it."""
+"""What can be said of a translation run before anything is read or built: its files are there, and
+there is room for it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ from ...room import check_disk, check_folder, check_memory
 from ...training.start import on_cpu
 from .config import DataConfig, TranslationConfig
 
-_COPIES = 4  # of the weights in memory while training: themselves, their gradient, and Adam's two moments
+_COPIES = (
+    4  # of the weights in memory while training: themselves, their gradient, and Adam's two moments
+)
 _BYTES = 10  # of text that may be one token
 _ITEM = 16  # bytes of an item of an embedded line, at the very least
 
 
 def check_inputs(config: TranslationConfig, path: Path) -> None:
-    """Raise where a run cannot be made: a file is missing, its folder cannot be written to, or disk or memory are too small.
+    """Raise where a run cannot be made: a file is missing, its folder cannot be written to, or disk
+    or memory are too small.
 
     Args:
         config: the settings.
@@ -26,7 +31,9 @@ def check_inputs(config: TranslationConfig, path: Path) -> None:
     for file in files(config.data):
         if file.is_dir() or not file.exists():
             what = "is a folder" if file.is_dir() else "there is none"
-            raise DataError(f"{file} must be a text file, but {what}; check the path, or FLOATER_DATA.")
+            raise DataError(
+                f"{file} must be a text file, but {what}; check the path, or FLOATER_DATA."
+            )
         if file.is_file():  # a pipe could be opened only once
             with file.open("rb"):
                 pass
@@ -35,8 +42,20 @@ def check_inputs(config: TranslationConfig, path: Path) -> None:
     if on_cpu():
         scores = min(config.training.batch_tokens, _tokens(config)) * _entries(config)
         needed = 4 * (_COPIES * weights + scores) + _ITEM * _items(config)
-        check_memory(needed, "This run", "make `model`, `vocabulary.size`, `training.batch_tokens` or `data` smaller")
-    check_disk(path, 4 * (3 * min(config.training.keep, 1 + config.training.updates // config.training.save_every) + 2) * weights)
+        check_memory(
+            needed,
+            "This run",
+            "make `model`, `vocabulary.size`, `training.batch_tokens` or `data` smaller",
+        )
+    check_disk(
+        path,
+        4
+        * (
+            3 * min(config.training.keep, 1 + config.training.updates // config.training.save_every)
+            + 2
+        )
+        * weights,
+    )
 
 
 def files(data: DataConfig) -> Iterator[Path]:
@@ -67,7 +86,12 @@ def _items(config: TranslationConfig) -> int:
     """Items of the embedded corpus, at the least."""
     made = config.data.embedded
     return (
-        0 if made is None else sum(part.pairs * (part.shortest + part.longest) // 2 for part in (made.train, made.valid, made.test))
+        0
+        if made is None
+        else sum(
+            part.pairs * (part.shortest + part.longest) // 2
+            for part in (made.train, made.valid, made.test)
+        )
     )
 
 
@@ -75,4 +99,10 @@ def _tokens(config: TranslationConfig) -> int:
     """Tokens of the training part, at the least."""
     if config.data.train is None:
         return _items(config)
-    return sum(file.stat().st_size for file in files(config.data.model_copy(update={"valid": None, "test": None}))) // _BYTES
+    return (
+        sum(
+            file.stat().st_size
+            for file in files(config.data.model_copy(update={"valid": None, "test": None}))
+        )
+        // _BYTES
+    )

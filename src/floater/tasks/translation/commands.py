@@ -51,7 +51,15 @@ def evaluate(
     other = None if against is None else RunFolder.existing(against)
     pairs, label = _pairs(folder, source, target)
     label = name or label
-    scores = evaluation.evaluate(folder, pairs, name=label, edges=_edges(length_bins), paper=paper_bleu, beam=beam, model=model)
+    scores = evaluation.evaluate(
+        folder,
+        pairs,
+        name=label,
+        edges=_edges(length_bins),
+        paper=paper_bleu,
+        beam=beam,
+        model=model,
+    )
     console.print(evaluation.describe(scores), highlight=False)
     if other is None:
         return
@@ -62,8 +70,8 @@ def evaluate(
         found = evaluation.compare(other, folder, label)
         folder.add_scores(f"{label} against {other.path.name}", found)
     console.print(
-        f"against {against}: {found['difference']:+.2f} BLEU (95 % {found['low']:+.2f} to {found['high']:+.2f}, "
-        f"p = {found['p_value']:.3f}; {found['signature']})",
+        f"against {against}: {found['difference']:+.2f} BLEU (95 % {found['low']:+.2f} to "
+        f"{found['high']:+.2f}, p = {found['p_value']:.3f}; {found['signature']})",
         highlight=False,
         markup=False,
     )
@@ -74,13 +82,17 @@ def _pairs(folder: RunFolder, source: Path | None, target: Path | None) -> tuple
     if (source is None) != (target is None):
         raise ArgumentError("`--source` and `--target` belong together, but only one was given.")
     if source is not None:
-        data = config.data.model_copy(update={"hub": None, "embedded": None, "test": Split(source=source, target=target)})
+        data = config.data.model_copy(
+            update={"hub": None, "embedded": None, "test": Split(source=source, target=target)}
+        )
         found = corpus.load(data, "test")
         assert found is not None
         return found, source.name.removesuffix(".gz").rsplit(".", 1)[0]
     found = evaluation.test_pairs(config, folder)
     if found is None:
-        raise DataError(f"The config of {folder.path} names no test set; give --source and --target.")
+        raise DataError(
+            f"The config of {folder.path} names no test set; give --source and --target."
+        )
     return found, "test"
 
 
@@ -90,10 +102,19 @@ def _edges(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ArgumentError(f"`--length-bins` must be whole numbers with commas between, but is {text!r}.") from None
+        raise ArgumentError(
+            f"`--length-bins` must be whole numbers with commas between, but is {text!r}."
+        ) from None
 
 
-def translate(path: Path, source: Path | None, output: Path | None, beam: int | None, window: int, model: Path | None) -> None:
+def translate(
+    path: Path,
+    source: Path | None,
+    output: Path | None,
+    beam: int | None,
+    window: int,
+    model: Path | None,
+) -> None:
     """Translate a file or standard input."""
     if output is not None:
         check_output(output, "--output", source)
@@ -115,7 +136,10 @@ def _typed(stream: BinaryIO) -> Iterator[str]:
         try:
             yield line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"Standard input, line {number}: must be UTF-8, but {error.reason} (byte {error.start}).") from None
+            raise DataError(
+                f"Standard input, line {number}: must be UTF-8, but {error.reason} (byte "
+                f"{error.start})."
+            ) from None
 
 
 def average(path: Path, last: int, out: Path | None) -> Path:
@@ -125,6 +149,7 @@ def average(path: Path, last: int, out: Path | None) -> Path:
         found = checkpoints(folder.checkpoints)
         if len(found) < last:
             raise RunError(
-                f"{path} holds {len(found)} checkpoints, but {last} are to be averaged; give --last {max(len(found), 1)}."
+                f"{path} holds {len(found)} checkpoints, but {last} are to be averaged; give --last"
+                f" {max(len(found), 1)}."
             )
         return evaluation.average_run(folder, found[-last:], out)

@@ -16,7 +16,9 @@ from .embedded import Embedded
 
 
 class Split(Config):
-    """Where one part of the data lies: two aligned text files, or TSV files with named columns (plain or .gz each)."""
+    """Where one part of the data lies: two aligned text files, or TSV files with named columns
+    (plain or .gz each).
+    """
 
     source: Path | None = None
     target: Path | None = None
@@ -30,12 +32,17 @@ class Split(Config):
     def _one_way(self) -> Split:
         two = self.source is not None and self.target is not None
         if two == (self.tsv is not None) or (self.tsv is not None and (self.source or self.target)):
-            raise ValueError("give either `source` and `target` (two text files) or `tsv` (files with named columns)")
+            raise ValueError(
+                "give either `source` and `target` (two text files) or `tsv` (files with named "
+                "columns)"
+            )
         return self
 
 
 class Hub(Config):
-    """A data set of the Hugging Face hub with a column `translation`, such as wmt/wmt14 (de-en, fr-en)."""
+    """A data set of the Hugging Face hub with a column `translation`, such as wmt/wmt14 (de-en,
+    fr-en).
+    """
 
     name: str = "wmt/wmt14"
     config: str = "de-en"
@@ -59,20 +66,27 @@ class DataConfig(Config):
     max_tokens: Count = 256
     """Longest training sentence, in tokens of the vocabulary."""
     max_source_tokens: Count | None = None
-    """Longest training source, in tokens, where targets may be longer; `max_tokens` holds for both."""
+    """Longest training source, in tokens, where targets may be longer; `max_tokens` holds for both.
+    """
     min_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest training source, in tokens."""
     min_test_tokens: Annotated[int, Field(ge=0)] = 0
     """Shortest test source, in tokens: shorter ones are left out of the test set."""
     max_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    """Largest ratio of the two lengths of a training pair; None keeps all. WMT's usual value is 1.5."""
+    """Largest ratio of the two lengths of a training pair; None keeps all.
+
+    WMT's usual value is 1.5.
+    """
     max_pairs: Count | None = None
     """Use the first so many training pairs only."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> DataConfig:
         if sum(place is not None for place in (self.train, self.hub, self.embedded)) != 1:
-            raise ValueError("give one of `train` (files), `hub` (a data set of the hub) and `embedded` (made here)")
+            raise ValueError(
+                "give one of `train` (files), `hub` (a data set of the hub) and `embedded` (made "
+                "here)"
+            )
         if self.train is not None and self.valid is None:
             raise ValueError("`valid` is needed beside `train`")
         return self
@@ -93,7 +107,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "base": {"layers": 6, "dim": 512, "feed_forward": 2048, "heads": 8, "dropout": 0.1},
     "large": {"layers": 6, "dim": 1024, "feed_forward": 4096, "heads": 16, "dropout": 0.3},
 }
-"""Sizes by name: base and large are the original Transformer's, tiny is the usual one for Multi30k."""
+"""Sizes by name: base and large are the original Transformer's, tiny is the usual one for Multi30k.
+"""
 
 
 class ModelConfig(Config):
@@ -112,19 +127,27 @@ class ModelConfig(Config):
     def _divisible(self) -> ModelConfig:
         size = self.size()
         if size["dim"] % size["heads"] or size["dim"] % 2:
-            raise ValueError(f"`dim` must be even and divisible by `heads` ({size['heads']}), but is {size['dim']}")
+            raise ValueError(
+                f"`dim` must be even and divisible by `heads` ({size['heads']}), but is "
+                f"{size['dim']}"
+            )
         return self
 
     def size(self) -> dict[str, Any]:
         """Layers, widths, heads and dropout, from the preset unless set."""
-        return {key: value if (found := getattr(self, key)) is None else found for key, value in PRESETS[self.preset].items()}
+        return {
+            key: value if (found := getattr(self, key)) is None else found
+            for key, value in PRESETS[self.preset].items()
+        }
 
 
 _AT_ANY_TIME = (FlowConfig, SinusoidalConfig, RotaryConfig)
 
 
 class JitterConfig(Config):
-    """Times that are moved while training, drawn anew for each batch: a model meets times that longer inputs will need."""
+    """Times that are moved while training, drawn anew for each batch: a model meets times that
+    longer inputs will need.
+    """
 
     offset: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """All tokens of a batch, on both sides, stand up to so many tokens later."""
@@ -135,7 +158,10 @@ class JitterConfig(Config):
 
 
 class PositionsConfig(Placement):
-    """Which encoder, where. Without an encoder the model has its own fixed sinusoid: the original Transformer."""
+    """Which encoder, where.
+
+    Without an encoder the model has its own fixed sinusoid: the original Transformer.
+    """
 
     bare: ClassVar[str] = "sinusoidal input"
     sites: Sites = Sites("input")
@@ -147,13 +173,20 @@ class PositionsConfig(Placement):
 
     @model_validator(mode="after")
     def _anywhere(self) -> PositionsConfig:
-        if self.jitter is not None and not (isinstance(self.encoder, _AT_ANY_TIME) and self.own == "replace"):
-            raise ValueError("`jitter` needs an encoder that serves any time (flow, sinusoidal or rotary) and `own: replace`")
+        if self.jitter is not None and not (
+            isinstance(self.encoder, _AT_ANY_TIME) and self.own == "replace"
+        ):
+            raise ValueError(
+                "`jitter` needs an encoder that serves any time (flow, sinusoidal or rotary) and "
+                "`own: replace`"
+            )
         return self
 
 
 class TrainingConfig(TrainingSettings):
-    """How to train a translator; after the warm-up the learning rate falls with the inverse square root of the step."""
+    """How to train a translator; after the warm-up the learning rate falls with the inverse square
+    root of the step.
+    """
 
     updates: Count
     """Optimiser steps."""
@@ -164,7 +197,9 @@ class TrainingConfig(TrainingSettings):
     save_every: Count = 500
     """Updates between two checkpoints."""
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
-    """Token budget of a batch on one process: rows × the longest of their sentences, padding included."""
+    """Token budget of a batch on one process: rows × the longest of their sentences, padding
+    included.
+    """
     label_smoothing: Share = 0.1
     average: Annotated[int, Field(ge=0)] = 5
     """Average the weights of the last so many checkpoints at the end; 0 takes the last weights."""
@@ -172,7 +207,9 @@ class TrainingConfig(TrainingSettings):
     @model_validator(mode="after")
     def _enough(self) -> TrainingConfig:
         if self.average > self.keep:
-            raise ValueError(f"`average` must not exceed `keep` ({self.keep}), but is {self.average}")
+            raise ValueError(
+                f"`average` must not exceed `keep` ({self.keep}), but is {self.average}"
+            )
         return self
 
     def pace(self) -> Pace:
@@ -205,16 +242,22 @@ class TranslationConfig(Config):
     training: TrainingConfig
     decoding: DecodingConfig = DecodingConfig()
     init_from: Path | None = None
-    """A trained run whose vocabulary and weights to start from (the warm start of the paper's Appendix B.2)."""
+    """A trained run whose vocabulary and weights to start from (the warm start of the paper's
+    Appendix B.2).
+    """
     init_scale: NotNegative | None = None
-    """Standard deviation of the encoder's first weights after a warm start, as in the paper (0 makes them all zero); its own
-    rule unless given."""
+    """Standard deviation of the encoder's first weights after a warm start, as in the paper (0
+    makes them all zero); its own rule unless given.
+    """
     seed: Seed = 0
 
     @model_validator(mode="after")
     def _warm(self) -> TranslationConfig:
         if self.init_scale is not None and self.init_from is None:
-            raise ValueError("`init_scale` belongs to a warm start; give `init_from` too, or set the encoder's own init_scale")
+            raise ValueError(
+                "`init_scale` belongs to a warm start; give `init_from` too, or set the encoder's "
+                "own init_scale"
+            )
         if self.init_scale is not None and self.positions.encoder is None:
             raise ValueError("`init_scale` needs an encoder in `positions`")
         return self

@@ -1,4 +1,6 @@
-"""Pairs of sentences from text files, TSV files, the hub or the embedded corpus, checked before anything else starts."""
+"""Pairs of sentences from text files, TSV files, the hub or the embedded corpus, checked before
+anything else starts.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Literal
 
 from ...errors import DataError
 from ...files import digest, read_lines
-from ..tables import from_hub, read_tsv
+from ..tsv import from_hub, read_tsv
 from .config import DataConfig, Hub, Split
 from .embedded import generate
 
@@ -29,7 +31,12 @@ class Pairs:
 
     def fingerprint(self) -> dict[str, str | int]:
         """What a run folder remembers of its data."""
-        return {"from": self.name, "pairs": len(self), "source_sha256": digest(self.source), "target_sha256": digest(self.target)}
+        return {
+            "from": self.name,
+            "pairs": len(self),
+            "source_sha256": digest(self.source),
+            "target_sha256": digest(self.target),
+        }
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(zip(self.source, self.target, strict=True))
@@ -55,7 +62,8 @@ def load(config: DataConfig, part: Part) -> Pairs | None:
     source, target = read_lines(split.source), read_lines(split.target)
     if len(source) != len(target):
         raise DataError(
-            f"{split.source} and {split.target} must have equally many lines, but have {len(source):,} and {len(target):,}."
+            f"{split.source} and {split.target} must have equally many lines, but have "
+            f"{len(source):,} and {len(target):,}."
         )
     return Pairs(source, target, f"{split.source} | {split.target}")
 
@@ -77,12 +85,24 @@ def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
     rows = from_hub(hub.name, hub.config, part)["translation"]
     missing = [language for language in (source, target) if rows and language not in rows[0]]
     if missing:
-        raise DataError(f"{hub.name} ({hub.config}) must have the language {missing[0]!r}, but has {', '.join(rows[0])}.")
-    return Pairs([row[source] for row in rows], [row[target] for row in rows], f"{hub.name} {hub.config} {part}")
+        raise DataError(
+            f"{hub.name} ({hub.config}) must have the language {missing[0]!r}, but has "
+            f"{', '.join(rows[0])}."
+        )
+    return Pairs(
+        [row[source] for row in rows],
+        [row[target] for row in rows],
+        f"{hub.name} {hub.config} {part}",
+    )
 
 
-def usable(config: DataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> list[int]:
-    """Numbers of the training pairs that are neither empty, nor too long, nor too unequal. Lengths count the end token."""
+def usable(
+    config: DataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]
+) -> list[int]:
+    """Numbers of the training pairs that are neither empty, nor too long, nor too unequal.
+
+    Lengths count the end token.
+    """
     kept = []
     widest = config.max_source_tokens or config.max_tokens
     for number, (one, other) in enumerate(zip(source, target, strict=True)):
@@ -94,8 +114,8 @@ def usable(config: DataConfig, source: Sequence[Sequence[int]], target: Sequence
         kept.append(number)
     if not kept:
         raise DataError(
-            f"No training pair is left of {len(source):,} after the filters (min_tokens {config.min_tokens}, max_tokens "
-            f"{config.max_tokens}, max_source_tokens {config.max_source_tokens}, max_ratio {config.max_ratio}); loosen them in "
-            "`data`."
+            f"No training pair is left of {len(source):,} after the filters (min_tokens "
+            f"{config.min_tokens}, max_tokens {config.max_tokens}, max_source_tokens "
+            f"{config.max_source_tokens}, max_ratio {config.max_ratio}); loosen them in `data`."
         )
     return kept

@@ -22,10 +22,18 @@ class Translator:
         config: beam, length penalty, limits.
     """
 
-    def __init__(self, model: MarianMTModel, vocabulary: Vocabulary, config: DecodingConfig) -> None:
+    def __init__(
+        self, model: MarianMTModel, vocabulary: Vocabulary, config: DecodingConfig
+    ) -> None:
         self.model, self.vocabulary, self.config = model, vocabulary, config
 
-    def translate(self, lines: Sequence[str], *, beam: int | None = None, done: Callable[[int], None] | None = None) -> list[str]:
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        beam: int | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> list[str]:
         """Translate all lines; empty ones stay empty.
 
         Args:
@@ -36,13 +44,17 @@ class Translator:
         encoded = self.vocabulary.encode(lines)
         found = [""] * len(lines)
         for batch in _batches(encoded, self.config.batch_tokens // (beam or self.config.beam)):
-            for number, text in zip(batch, self._decode([encoded[number] for number in batch], beam), strict=True):
+            for number, text in zip(
+                batch, self._decode([encoded[number] for number in batch], beam), strict=True
+            ):
                 found[number] = text
             if done is not None:
                 done(len(batch))
         return found
 
-    def stream(self, lines: Iterable[str], *, window: int = 1000, done: Callable[[int], None] | None = None) -> Iterator[str]:
+    def stream(
+        self, lines: Iterable[str], *, window: int = 1000, done: Callable[[int], None] | None = None
+    ) -> Iterator[str]:
         """Translate lines as they come, `window` at a time."""
         held: list[str] = []
         for line in lines:
@@ -57,7 +69,11 @@ class Translator:
     def _decode(self, rows: Sequence[list[int]], beam: int | None) -> list[str]:
         device = self.model.device
         width = beam or self.config.beam
-        search = {"num_beams": width, "length_penalty": self.config.length_penalty} if width > 1 else {"num_beams": 1}
+        search = (
+            {"num_beams": width, "length_penalty": self.config.length_penalty}
+            if width > 1
+            else {"num_beams": 1}
+        )
         source = padded(rows, self.vocabulary.pad).to(device)
         training = self.model.training
         self.model.eval()
@@ -72,15 +88,23 @@ class Translator:
         finally:
             self.model.train(training)
         # what a sentence gets must not depend on its company; the first token is the start
-        return self.vocabulary.decode(found[: 1 + self._limit(len(row))] for found, row in zip(made.tolist(), rows, strict=True))
+        return self.vocabulary.decode(
+            found[: 1 + self._limit(len(row))]
+            for found, row in zip(made.tolist(), rows, strict=True)
+        )
 
     def _limit(self, length: int) -> int:
         return int(self.config.max_ratio * length) + 20
 
 
 def _batches(rows: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Numbers of the rows that hold more than the end token, the longest first, so that memory runs out at once or never."""
-    order = sorted((number for number, row in enumerate(rows) if len(row) > 1), key=lambda number: -len(rows[number]))
+    """Numbers of the rows that hold more than the end token, the longest first, so that memory runs
+    out at once or never.
+    """
+    order = sorted(
+        (number for number, row in enumerate(rows) if len(row) > 1),
+        key=lambda number: -len(rows[number]),
+    )
     batch: list[int] = []
     for number in order:
         if batch and (len(batch) + 1) * len(rows[batch[0]]) > budget:

@@ -1,4 +1,6 @@
-"""Real language without a download: numbers, dates and times of day, written out in English, German and French."""
+"""Real language without a download: numbers, dates and times of day, written out in English, German
+and French.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,17 @@ class Lines(Config):
     @model_validator(mode="after")
     def _in_order(self) -> Lines:
         if self.shortest > self.longest:
-            raise ValueError(f"`shortest` must not exceed `longest` ({self.longest}), but is {self.shortest}")
+            raise ValueError(
+                f"`shortest` must not exceed `longest` ({self.longest}), but is {self.shortest}"
+            )
         return self
 
 
 class Embedded(Config):
     """A corpus that is made, not read: the same for the same seed, on every machine.
 
-    A line is a list of items; its translation is right or wrong. No line of the training part is in the other two.
+    A line is a list of items; its translation is right or wrong. No line of the training part is in
+    the other two.
     """
 
     train: Lines
@@ -54,16 +59,22 @@ class Embedded(Config):
     items: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("number", "date", "time")
     """What lines consist of."""
     largest: Count = 9999
-    """Largest number; small ones are as frequent as large ones (a number of digits is drawn first)."""
+    """Largest number; small ones are as frequent as large ones (a number of digits is drawn first).
+    """
     seed: int = 0
     """Another seed makes other lines."""
 
 
-def generate(config: Embedded, part: Literal["train", "valid", "test"], source: str, target: str) -> tuple[list[str], list[str]]:
+def generate(
+    config: Embedded, part: Literal["train", "valid", "test"], source: str, target: str
+) -> tuple[list[str], list[str]]:
     """The lines of one part, in two languages."""
     for language in (source, target):
         if language not in LANGUAGES:
-            raise DataError(f"The embedded corpus is written in {', '.join(LANGUAGES)}, but {language!r} was asked for.")
+            raise DataError(
+                f"The embedded corpus is written in {', '.join(LANGUAGES)}, but {language!r} was "
+                "asked for."
+            )
     known = frozenset() if part == "train" else frozenset(_lines(config, "train", frozenset()))
     drawn = list(_lines(config, part, known))
     return [write(line, source) for line in drawn], [write(line, target) for line in drawn]
@@ -79,13 +90,16 @@ def _lines(config: Embedded, part: str, known: AnySet[Line]) -> Iterator[Line]:
     draw = random.Random(f"{config.seed} {part}")
     for _ in range(lines.pairs):
         for _ in range(_DRAWS):
-            line = tuple(_item(draw, config) for _ in range(draw.randint(lines.shortest, lines.longest)))
+            line = tuple(
+                _item(draw, config) for _ in range(draw.randint(lines.shortest, lines.longest))
+            )
             if line not in known:
                 break
         else:
             raise DataError(
-                f"The {part} part of the embedded corpus must differ from its training part, but {_DRAWS} draws gave only lines "
-                "that are in both; allow more items a line, or a larger number (`longest`, `largest`)."
+                f"The {part} part of the embedded corpus must differ from its training part, but "
+                f"{_DRAWS} draws gave only lines that are in both; allow more items a line, or a "
+                "larger number (`longest`, `largest`)."
             )
         yield line
 
@@ -97,7 +111,9 @@ def _item(draw: random.Random, config: Embedded) -> Item:
         low, high = (10 ** (digits - 1) if digits > 1 else 0), min(10**digits - 1, config.largest)
         return draw.randint(low, high)
     if kind == "date":
-        return date.fromordinal(draw.randint(date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal()))
+        return date.fromordinal(
+            draw.randint(date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal())
+        )
     return time(draw.randrange(24), draw.randrange(60))
 
 
@@ -137,15 +153,25 @@ def _date(value: date, language: str) -> str:
 
 
 def _time(value: time, language: str) -> str:
-    """English has twelve hours and names the part of the day last; German and French have twenty-four."""
+    """English has twelve hours and names the part of the day last; German and French have
+    twenty-four.
+    """
     hour, minute = value.hour, value.minute
     if language == "en":
-        spoken = "o'clock" if minute == 0 else ("oh " if minute < 10 else "") + _number(minute, language)
+        spoken = (
+            "o'clock" if minute == 0 else ("oh " if minute < 10 else "") + _number(minute, language)
+        )
         return f"{_number((hour - 1) % 12 + 1, language)} {spoken} {_part_of_day(value)}"
     if language == "de":
-        return f"{'ein' if hour == 1 else _number(hour, language)} Uhr{f' {_number(minute, language)}' if minute else ''}"
+        return (
+            f"{'ein' if hour == 1 else _number(hour, language)} "
+            f"Uhr{f' {_number(minute, language)}' if minute else ''}"
+        )
     feminine = f"{_number(hour, language)}e" if hour % 20 == 1 else _number(hour, language)
-    return f"{feminine} heure{'s' if hour > 1 else ''}{f' {_number(minute, language)}' if minute else ''}"
+    return (
+        f"{feminine} "
+        f"heure{'s' if hour > 1 else ''}{f' {_number(minute, language)}' if minute else ''}"
+    )
 
 
 def _part_of_day(value: time) -> str:

@@ -14,10 +14,19 @@ from transformers.utils import logging
 
 from ...attachments import from_pretrained, save_pretrained
 from ...errors import ArgumentError, DataError, RunError
-from ...files import HASHES, check_hashes, file_hash, new_folder, reading, record_hashes, sync, write_text
+from ...files import (
+    HASHES,
+    check_hashes,
+    file_hash,
+    new_folder,
+    reading,
+    record_hashes,
+    sync,
+    write_text,
+)
 from ...training.average import average
+from ...training.extract_encodings import record_positions
 from ...training.locking import in_use
-from ...training.recording import record_positions
 from ...training.records import RunFolder, read_facts
 from ...training.trainer import GO_BACK
 from . import corpus, vocabulary
@@ -45,7 +54,13 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
         with reading(chosen[-1], RunError, GO_BACK):
             model = from_pretrained(MarianMTModel, chosen[-1])
             missing = model.load_state_dict(weights, strict=False).missing_keys
-        odd = [name for name in missing if "embed_" not in name and name != "lm_head.weight" and not name.endswith("logits_bias")]
+        odd = [
+            name
+            for name in missing
+            if "embed_" not in name
+            and name != "lm_head.weight"
+            and not name.endswith("logits_bias")
+        ]
         if odd:
             raise RunError(f"{chosen[-1]} does not hold {odd[0]}.")
         model.tie_weights()
@@ -64,28 +79,42 @@ def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = No
 
 
 def _check_ours(out: Path, record: dict[str, Any]) -> None:
-    """Refuse to put an averaged model in the place of anything but an earlier one of the same run."""
+    """Refuse to put an averaged model in the place of anything but an earlier one of the same
+    run.
+    """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not out.is_dir() or not (out / AVERAGED).is_file():
-        raise RunError(f"{out} exists and is not an averaged model of this run; choose a new folder.")
+        raise RunError(
+            f"{out} exists and is not an averaged model of this run; choose a new folder."
+        )
     found = read_facts(out / AVERAGED)
     if found.get("run") != record["run"]:
-        raise RunError(f"{out} exists and is an averaged model of another run; choose a new folder.")
+        raise RunError(
+            f"{out} exists and is an averaged model of another run; choose a new folder."
+        )
     recorded = read_facts(out / HASHES).get("sha256")
     known = {*(recorded if isinstance(recorded, dict) else ()), HASHES, "README.md"}
     others = sorted(path.name for path in out.iterdir() if path.name not in known)
     if others:
-        raise RunError(f"{out} is an averaged model, but holds {others[0]} too, which would be lost; choose a new folder.")
+        raise RunError(
+            f"{out} is an averaged model, but holds {others[0]} too, which would be lost; choose a "
+            "new folder."
+        )
 
 
 def load(path: Path, model: Path | None = None) -> tuple[TranslationConfig, Translator]:
-    """A trained run, ready to translate; with the weights of `model` (see `average_run`) instead of its own if given."""
+    """A trained run, ready to translate; with the weights of `model` (see `average_run`) instead of
+    its own if given.
+    """
     config, folder = settings(path)
     if model is not None and not model.is_dir():
         raise RunError(f"{model} must be the folder of a model, but there is none.")
     if model is None and not folder.model.is_dir():
-        raise RunError(f"{path} holds no model yet; finish it with `floater train … --resume`, or `floater average {path}`.")
+        raise RunError(
+            f"{path} holds no model yet; finish it with `floater train … --resume`, or `floater "
+            f"average {path}`."
+        )
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # a position past 1,024 is none to warn of
     place = model or folder.model
@@ -97,7 +126,9 @@ def load(path: Path, model: Path | None = None) -> tuple[TranslationConfig, Tran
 
 
 def test_pairs(config: TranslationConfig, folder: RunFolder) -> Pairs | None:
-    """The test set of a run, without sources that are shorter than its config wants; None if it names none."""
+    """The test set of a run, without sources that are shorter than its config wants; None if it
+    names none.
+    """
     found = corpus.load(config.data, "test")
     shortest = config.data.min_test_tokens
     if found is None or not shortest:
@@ -105,8 +136,14 @@ def test_pairs(config: TranslationConfig, folder: RunFolder) -> Pairs | None:
     lengths = map(len, vocabulary.load(folder.vocabulary).encode(found.source))
     kept = [pair for pair, length in zip(found, lengths, strict=True) if length >= shortest]
     if not kept:
-        raise DataError(f"No test source has {shortest} tokens or more; lower `min_test_tokens` of `data`.")
-    return Pairs([source for source, _ in kept], [target for _, target in kept], f"{found.name}, {shortest} tokens and more")
+        raise DataError(
+            f"No test source has {shortest} tokens or more; lower `min_test_tokens` of `data`."
+        )
+    return Pairs(
+        [source for source, _ in kept],
+        [target for _, target in kept],
+        f"{found.name}, {shortest} tokens and more",
+    )
 
 
 def evaluate(
@@ -142,8 +179,12 @@ def evaluate(
         begun = time.perf_counter()
         with Progress(console=console or Console(stderr=True), transient=True) as bar:
             task = bar.add_task("translating", total=len(pairs))
-            found = translator.translate(pairs.source, beam=beam, done=lambda lines: bar.advance(task, lines))
-        scores: dict[str, Any] = {key: value.as_dict() for key, value in score(found, pairs.target).items()}
+            found = translator.translate(
+                pairs.source, beam=beam, done=lambda lines: bar.advance(task, lines)
+            )
+        scores: dict[str, Any] = {
+            key: value.as_dict() for key, value in score(found, pairs.target).items()
+        }
         if paper:
             scores["paper_bleu"] = paper_bleu(found, pairs.target).as_dict()
         scores |= {
@@ -155,12 +196,21 @@ def evaluate(
         }
         if edges:
             lengths = [len(row) for row in translator.vocabulary.encode(pairs.source)]
-            scores["bins"] = {label: _binned(numbers, found, pairs.target) for label, numbers in bins(lengths, edges).items()}
+            scores["bins"] = {
+                label: _binned(numbers, found, pairs.target)
+                for label, numbers in bins(lengths, edges).items()
+            }
         folder.add_scores(name, scores, lambda: _keep(folder, name, scores, found, pairs.target))
     return scores
 
 
-def _keep(folder: RunFolder, name: str, scores: dict[str, Any], found: Sequence[str], references: Sequence[str]) -> None:
+def _keep(
+    folder: RunFolder,
+    name: str,
+    scores: dict[str, Any],
+    found: Sequence[str],
+    references: Sequence[str],
+) -> None:
     """Write predictions and references, and what they hash to into their scores."""
     scores["sha256"] = {}
     for path, lines in ((f"{name}.txt", found), (f"{name}.ref.txt", references)):
@@ -168,7 +218,9 @@ def _keep(folder: RunFolder, name: str, scores: dict[str, Any], found: Sequence[
         scores["sha256"][path] = file_hash(folder.predictions / path)
 
 
-def _binned(numbers: Sequence[int], found: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+def _binned(
+    numbers: Sequence[int], found: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
     if not numbers:
         return {"pairs": 0}
     scored = score([found[i] for i in numbers], [references[i] for i in numbers])
@@ -177,20 +229,32 @@ def _binned(numbers: Sequence[int], found: Sequence[str], references: Sequence[s
 
 def compare(base: RunFolder, other: RunFolder, name: str) -> dict[str, Any]:
     """Paired bootstrap of two runs on predictions that both made under one name."""
-    texts, references = ([_kept(folder, f"{name}{end}", name) for folder in (base, other)] for end in (".txt", ".ref.txt"))
+    texts, references = (
+        [_kept(folder, f"{name}{end}", name) for folder in (base, other)]
+        for end in (".txt", ".ref.txt")
+    )
     if references[0] != references[1]:
-        raise RunError(f"{base.path} and {other.path} were evaluated on different references under the name {name!r}.")
+        raise RunError(
+            f"{base.path} and {other.path} were evaluated on different references under the name "
+            f"{name!r}."
+        )
     return dict(vars(paired_bootstrap(texts[0], texts[1], references[0])))
 
 
 def _kept(folder: RunFolder, file: str, name: str) -> list[str]:
     """The lines of a file beside scores, as they were when the scores were made."""
-    path, again = folder.predictions / file, f"run `floater evaluate {folder.path} --name {name}` (again)."
+    path, again = (
+        folder.predictions / file,
+        f"run `floater evaluate {folder.path} --name {name}` (again).",
+    )
     if not path.is_file():
         raise RunError(f"{folder.path} has no predictions for {name!r}; {again}")
     recorded = folder.scored(name).get("sha256")
     if isinstance(recorded, dict) and recorded.get(file) != file_hash(path):
-        raise RunError(f"{path} is damaged or was changed after it was scored: its hash is not the recorded one; {again}")
+        raise RunError(
+            f"{path} is damaged or was changed after it was scored: its hash is not the recorded "
+            f"one; {again}"
+        )
     with reading(path, RunError, again):
         return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
 
@@ -198,7 +262,12 @@ def _kept(folder: RunFolder, file: str, name: str) -> list[str]:
 def describe(scores: dict[str, Any]) -> str:
     """Scores in words."""
     lines = []
-    for key, label in (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "exact match"), ("paper_bleu", "paper's BLEU")):
+    for key, label in (
+        ("bleu", "BLEU"),
+        ("chrf", "chrF"),
+        ("exact", "exact match"),
+        ("paper_bleu", "paper's BLEU"),
+    ):
         if key in scores:
             found = scores[key]
             more = f" ± {found['interval']:.2f}" if found["interval"] is not None else ""

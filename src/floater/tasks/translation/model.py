@@ -1,4 +1,6 @@
-"""The original Transformer on transformers' Marian architecture, with the encoder that a config asks for."""
+"""The original Transformer on transformers' Marian architecture, with the encoder that a config
+asks for.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from .vocabulary import Vocabulary
 
 
 class MarianMTModel(StockModel):
-    """transformers' own, but for the loss in training: smoothed, right under accumulation, and formed without all logits.
+    """transformers' own, but for the loss in training: smoothed, right under accumulation, and
+    formed without all logits.
 
     It has its base's name, so that what it saves loads anywhere.
     """
@@ -41,7 +44,12 @@ class MarianMTModel(StockModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, **kwargs}
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "decoder_input_ids": decoder_input_ids,
+            **kwargs,
+        }
         if labels is None or num_items_in_batch is None:
             out: Seq2SeqLMOutput = super().forward(labels=labels, **inputs)
             return out
@@ -51,7 +59,9 @@ class MarianMTModel(StockModel):
         return Seq2SeqLMOutput(loss=total / num_items_in_batch)  # type: ignore[arg-type]
 
     def _moved(self, source: Tensor | None, target: Tensor | None) -> AbstractContextManager[None]:
-        """While training with `jitter`: tokens at times that are shifted and stretched by a draw."""
+        """While training with `jitter`: tokens at times that are shifted and stretched by a
+        draw.
+        """
         made = attachment(self)
         if self.jitter is None or made is None or not self.training:
             return nullcontext()
@@ -62,12 +72,17 @@ class MarianMTModel(StockModel):
             return nullcontext()
         start = made.delta * self.jitter.offset * shift
         pace = made.delta * (1 + (self.jitter.stretch - 1) * further)
-        of_source, of_target = (start + pace * torch.arange(ids.shape[1], dtype=torch.float64) for ids in (source, target))
+        of_source, of_target = (
+            start + pace * torch.arange(ids.shape[1], dtype=torch.float64)
+            for ids in (source, target)
+        )
         return made.at(source=of_source, target=of_target)
 
 
 def build(config: ModelConfig, vocabulary: Vocabulary) -> MarianMTModel:
-    """A fresh Transformer: ReLU, shared and scaled embeddings, Xavier weights, own special tokens."""
+    """A fresh Transformer: ReLU, shared and scaled embeddings, Xavier weights, own special
+    tokens.
+    """
     size = config.size()
     model = MarianMTModel(
         MarianConfig(
@@ -107,7 +122,9 @@ def build(config: ModelConfig, vocabulary: Vocabulary) -> MarianMTModel:
 
 @torch.no_grad()
 def initialise(model: MarianMTModel, pad: int) -> None:
-    """Xavier-uniform matrices, zero biases, embeddings with deviation d^-½ (they are scaled by d^½ on the way in)."""
+    """Xavier-uniform matrices, zero biases, embeddings with deviation d^-½ (they are scaled by d^½
+    on the way in).
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear) and module is not model.lm_head:
             nn.init.xavier_uniform_(module.weight)
@@ -119,26 +136,43 @@ def initialise(model: MarianMTModel, pad: int) -> None:
 
 
 def position(model: MarianMTModel, config: PositionsConfig) -> Attachment:
-    """Attach what a config asks for; without an encoder, the model's own sinusoid, which then grows with the input."""
+    """Attach what a config asks for; without an encoder, the model's own sinusoid, which then grows
+    with the input.
+    """
     if config.encoder is None:
         return attach(model, NoPositionConfig(), sites="input", positions="keep")
-    return attach(model, config.encoder, sites=config.sites, positions=config.own, per_stack=config.per_stack)
+    return attach(
+        model, config.encoder, sites=config.sites, positions=config.own, per_stack=config.per_stack
+    )
 
 
 def warm_start(model: MarianMTModel, folder: Path) -> None:
     """Copy the weights of a trained model into the base, whatever encoder either of them has."""
     advice = "train that run anew, or `floater average` it, if it still has its checkpoints."
-    given = {name: tensor for name, tensor in weights_of(folder, advice).items() if not name.startswith(f"{NAME}.")}
-    wanted = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{NAME}.")}
+    given = {
+        name: tensor
+        for name, tensor in weights_of(folder, advice).items()
+        if not name.startswith(f"{NAME}.")
+    }
+    wanted = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(f"{NAME}.")
+    }
     for name, tensor in given.items():
         if name not in wanted or wanted[name].shape != tensor.shape:
             here = tuple(wanted[name].shape) if name in wanted else "nothing"
             raise RunError(
-                f"The weights in {folder} do not fit the model of this config: {name} is {tuple(tensor.shape)} there and "
-                f"{here} here; use the same `model` and `vocabulary`."
+                f"The weights in {folder} do not fit the model of this config: {name} is "
+                f"{tuple(tensor.shape)} there and {here} here; use the same `model` and "
+                "`vocabulary`."
             )
     found = model.load_state_dict(given, strict=False)
-    tied = {"lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
+    tied = {
+        "lm_head.weight",
+        "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight",
+    }
     missing = [
         name
         for name in found.missing_keys

@@ -52,7 +52,9 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
     _check_lengths(config, int(examples.lengths().max()))
     facts = {
         "data": {
-            name: part.fingerprint() for name, part in (("train", train), ("valid", valid), ("test", test)) if part is not None
+            name: part.fingerprint()
+            for name, part in (("train", train), ("valid", valid), ("test", test))
+            if part is not None
         },
         "training_pairs": len(examples),
         "longest": int(examples.lengths().max()),
@@ -64,19 +66,26 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
 def _check_lengths(config: TranslationConfig, longest: int) -> None:
     if longest > config.training.batch_tokens:
         raise DataError(
-            f"`batch_tokens` is {config.training.batch_tokens}, but the longest training sentence has {longest} tokens; raise it, "
-            "or lower `max_tokens` of `data`."
+            f"`batch_tokens` is {config.training.batch_tokens}, but the longest training sentence "
+            f"has {longest} tokens; raise it, or lower `max_tokens` of `data`."
         )
     encoder = config.positions.encoder
-    if isinstance(encoder, LearnedConfig) and encoder.beyond == "error" and longest > encoder.max_length:
+    if (
+        isinstance(encoder, LearnedConfig)
+        and encoder.beyond == "error"
+        and longest > encoder.max_length
+    ):
         raise DataError(
-            f"The learned encoder has {encoder.max_length} positions, but the longest training sentence has {longest} tokens; "
-            "raise `max_length`, set `beyond: clamp`, or lower `max_tokens` of `data`."
+            f"The learned encoder has {encoder.max_length} positions, but the longest training "
+            f"sentence has {longest} tokens; raise `max_length`, set `beyond: clamp`, or lower "
+            "`max_tokens` of `data`."
         )
 
 
 def resolved(config: TranslationConfig) -> TranslationConfig:
-    """The config with what a warm start takes over from its base written in; sizes that differ from it are refused."""
+    """The config with what a warm start takes over from its base written in; sizes that differ from
+    it are refused.
+    """
     if config.init_from is None:
         return config
     base, folder = settings(config.init_from)
@@ -84,14 +93,15 @@ def resolved(config: TranslationConfig) -> TranslationConfig:
     for key in ("layers", "dim", "feed_forward", "heads"):
         if ours[key] != theirs[key]:
             raise RunError(
-                f"{config.init_from} was trained with model.{key} = {theirs[key]}, but the config says {ours[key]}; a warm start "
-                "needs the same model."
+                f"{config.init_from} was trained with model.{key} = {theirs[key]}, but the config "
+                f"says {ours[key]}; a warm start needs the same model."
             )
     entries = len(vocabulary.load(folder.vocabulary))
     if "vocabulary" in config.model_fields_set and config.vocabulary.size != entries:
         raise RunError(
-            f"{config.init_from} has a vocabulary of {entries} entries, but the config says {config.vocabulary.size}; a warm "
-            f"start takes over the vocabulary: set vocabulary.size to {entries}, or leave it out."
+            f"{config.init_from} has a vocabulary of {entries} entries, but the config says "
+            f"{config.vocabulary.size}; a warm start takes over the vocabulary: set "
+            f"vocabulary.size to {entries}, or leave it out."
         )
     return config.model_copy(update={"vocabulary": base.vocabulary})
 
@@ -103,8 +113,9 @@ def same_data(folder: RunFolder, prepared: Prepared) -> None:
         for side in ("source_sha256", "target_sha256"):
             if before.get(side) != now.get(side):
                 raise RunError(
-                    f"{folder.path} was started with other {part} data ({before.get('from')}): its {side.split('_')[0]} side has "
-                    "changed since; bring the old files back, or choose another --out."
+                    f"{folder.path} was started with other {part} data ({before.get('from')}): its "
+                    f"{side.split('_')[0]} side has changed since; bring the old files back, or "
+                    "choose another --out."
                 )
 
 

@@ -33,7 +33,9 @@ def make_model(config: TranslationConfig, words: Vocabulary) -> MarianMTModel:
     return model
 
 
-def train(config: TranslationConfig, path: Path, *, resume: bool = False, console: Console | None = None) -> RunFolder:
+def train(
+    config: TranslationConfig, path: Path, *, resume: bool = False, console: Console | None = None
+) -> RunFolder:
     """Train, average the last checkpoints, evaluate on the test set; all of it in a run folder.
 
     Args:
@@ -46,7 +48,9 @@ def train(config: TranslationConfig, path: Path, *, resume: bool = False, consol
         return _train(config, RunFolder(path), resume=resume, console=speaker(console))
 
 
-def _train(config: TranslationConfig, folder: RunFolder, *, resume: bool, console: Console) -> RunFolder:
+def _train(
+    config: TranslationConfig, folder: RunFolder, *, resume: bool, console: Console
+) -> RunFolder:
     config = resolved(config)
     before = settings(folder.path)[0].dump() if (folder.path / CONFIG).exists() else None
     check_start(folder, config.dump(), before, resume=resume, console=console)
@@ -103,8 +107,9 @@ def _begin(
             prepared.vocabulary.save(place)
     folder.begin(config.dump(), facts)
     console.print(
-        f"{len(prepared.train):,} pairs in {len(batches):,} batches an epoch ({100 * batches.padding():.1f} % padding); "
-        f"{total:,} parameters, {facts['position_parameters']:,} of them for positions ({config.positions.described()})",
+        f"{len(prepared.train):,} pairs in {len(batches):,} batches an epoch "
+        f"({100 * batches.padding():.1f} % padding); {total:,} parameters, "
+        f"{facts['position_parameters']:,} of them for positions ({config.positions.described()})",
         highlight=False,
     )
 
@@ -113,8 +118,13 @@ def finish(config: TranslationConfig, folder: RunFolder, console: Console) -> No
     """Average the last checkpoints into the run's model and evaluate it on the test set."""
     count = config.training.average or 1
     average_run(folder, usable(folder.checkpoints)[-count:])
-    console.print(f"the model is the mean of the last {len(folder.facts()['averaged'])} checkpoints", highlight=False)
+    console.print(
+        f"the model is the mean of the last {len(folder.facts()['averaged'])} checkpoints",
+        highlight=False,
+    )
     test = test_pairs(config, folder)
     if test is not None:
-        scores = evaluate(folder, test, name="test", edges=config.decoding.length_bins, console=console)
+        scores = evaluate(
+            folder, test, name="test", edges=config.decoding.length_bins, console=console
+        )
         console.print(describe(scores), highlight=False)

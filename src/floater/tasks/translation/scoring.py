@@ -22,7 +22,9 @@ _SEED = 12345  # sacreBLEU's own
 
 @dataclass(frozen=True)
 class Score:
-    """A score with the half-width of its bootstrap interval (95 %) and the signature that makes it comparable."""
+    """A score with the half-width of its bootstrap interval (95 %) and the signature that makes it
+    comparable.
+    """
 
     score: float
     interval: float | None
@@ -33,15 +35,27 @@ class Score:
         return asdict(self)
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], *, draws: int = 1000) -> dict[str, Score]:
-    """Cased sacreBLEU (13a), chrF and exact match. `draws` bootstrap samples make the interval; 0 makes none."""
-    found = {name: _score(metric, hypotheses, references, draws) for name, metric in (("bleu", BLEU), ("chrf", CHRF))}
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], *, draws: int = 1000
+) -> dict[str, Score]:
+    """Cased sacreBLEU (13a), chrF and exact match.
+
+    `draws` bootstrap samples make the interval; 0 makes none.
+    """
+    found = {
+        name: _score(metric, hypotheses, references, draws)
+        for name, metric in (("bleu", BLEU), ("chrf", CHRF))
+    }
     return {**found, "exact": exact_match(hypotheses, references, draws=draws)}
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, draws: int = 1000) -> Score:
+def exact_match(
+    hypotheses: Sequence[str], references: Sequence[str], *, draws: int = 1000
+) -> Score:
     """Percentage of hypotheses that are their reference, letter for letter."""
-    right = np.array([100.0 * (one == other) for one, other in zip(hypotheses, references, strict=True)])
+    right = np.array(
+        [100.0 * (one == other) for one, other in zip(hypotheses, references, strict=True)]
+    )
     if not draws or len(right) < 2:
         return Score(float(right.mean()), None, "exact")
     random = np.random.default_rng(_SEED)
@@ -50,37 +64,54 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, draws: 
     return Score(float(right.mean()), float(high - low) / 2, f"exact|bs:{draws}|seed:{_SEED}")
 
 
-def _score(metric_class: type[BLEU | CHRF], hypotheses: Sequence[str], references: Sequence[str], draws: int) -> Score:
+def _score(
+    metric_class: type[BLEU | CHRF],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    draws: int,
+) -> Score:
     metric = metric_class(references=[list(references)])
     found = float(metric.corpus_score(list(hypotheses), None).score)
     if not draws or len(hypotheses) < 2:
         return Score(found, None, str(metric.get_signature()))
-    low, high = np.percentile(_resampled(metric, [hypotheses], len(references), draws)[0], [2.5, 97.5])
+    low, high = np.percentile(
+        _resampled(metric, [hypotheses], len(references), draws)[0], [2.5, 97.5]
+    )
     return Score(found, float(high - low) / 2, f"{metric.get_signature()}|bs:{draws}|seed:{_SEED}")
 
 
-def _resampled(metric: BLEU | CHRF, systems: Sequence[Sequence[str]], count: int, draws: int) -> np.ndarray:
+def _resampled(
+    metric: BLEU | CHRF, systems: Sequence[Sequence[str]], count: int, draws: int
+) -> np.ndarray:
     """Scores [systems, draws] over resamples of the sentences, the same ones for every system.
 
-    sacreBLEU's own resampling fails where a score of a resample is exactly zero, which short training runs give.
+    sacreBLEU's own resampling fails where a score of a resample is exactly zero, which short
+    training runs give.
     """
-    statistics = [np.array(metric._extract_corpus_statistics(list(system), None)) for system in systems]
+    statistics = [
+        np.array(metric._extract_corpus_statistics(list(system), None)) for system in systems
+    ]
     random = np.random.default_rng(_SEED)
     scores = np.empty((len(systems), draws))
     for draw in range(draws):
         rows = random.integers(0, count, count)
         for number, system in enumerate(statistics):
-            scores[number, draw] = metric._compute_score_from_stats(system[rows].sum(0).tolist()).score
+            scores[number, draw] = metric._compute_score_from_stats(
+                system[rows].sum(0).tolist()
+            ).score
     return scores
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU as the paper computes it: of tokenised text with hyphenated compounds split. Not comparable with sacreBLEU.
+    """BLEU as the paper computes it: of tokenised text with hyphenated compounds split. Not
+    comparable with sacreBLEU.
 
     The tokeniser is mteval's 13a, as no Moses scripts are shipped.
     """
     metric = BLEU(tokenize="none", force=True)
-    found = metric.corpus_score(list(map(split_compounds, hypotheses)), [list(map(split_compounds, references))])
+    found = metric.corpus_score(
+        list(map(split_compounds, hypotheses)), [list(map(split_compounds, references))]
+    )
     return Score(found.score, None, f"{metric.get_signature()}|own:13a+compounds")
 
 
@@ -92,15 +123,25 @@ def split_compounds(line: str) -> str:
     return re.sub(r"(\S)-(?=\S)", r"\1 ##AT##-##AT## ", _tokenise(line))
 
 
-def paired_bootstrap(base: Sequence[str], other: Sequence[str], references: Sequence[str], *, draws: int = 1000) -> Paired:
-    """Paired bootstrap of BLEU: sacreBLEU's p-value, and the interval of the difference over the same resamples."""
+def paired_bootstrap(
+    base: Sequence[str], other: Sequence[str], references: Sequence[str], *, draws: int = 1000
+) -> Paired:
+    """Paired bootstrap of BLEU: sacreBLEU's p-value, and the interval of the difference over the
+    same resamples.
+    """
     if not len(base) == len(other) == len(references):
         raise ArgumentError(
-            f"A paired test needs equally many lines, but there are {len(base)}, {len(other)} and {len(references)} (references)."
+            f"A paired test needs equally many lines, but there are {len(base)}, {len(other)} and "
+            f"{len(references)} (references)."
         )
     metric = BLEU(references=[list(references)])
     test = PairedTest(
-        [("base", list(base)), ("other", list(other))], {"BLEU": metric}, references=None, test_type="bs", n_samples=draws, n_jobs=1
+        [("base", list(base)), ("other", list(other))],
+        {"BLEU": metric},
+        references=None,
+        test_type="bs",
+        n_samples=draws,
+        n_jobs=1,
     )
     signatures, results = test()
     first, second = results["BLEU"]
@@ -110,15 +151,22 @@ def paired_bootstrap(base: Sequence[str], other: Sequence[str], references: Sequ
     scores = _resampled(metric, [base, other], len(references), draws)
     low, high = np.percentile(scores[1] - scores[0], [2.5, 97.5])
     if list(base) == list(other):
-        second.p_value = 1.0  # counting the resamples that are no better, sacreBLEU would find a difference
+        second.p_value = (
+            1.0  # counting the resamples that are no better, sacreBLEU would find a difference
+        )
     one, two = float(first.score), float(second.score)
-    return Paired(one, two, two - one, float(low), float(high), float(second.p_value), str(signatures["BLEU"]))
+    return Paired(
+        one, two, two - one, float(low), float(high), float(second.p_value), str(signatures["BLEU"])
+    )
 
 
 def bins(lengths: Sequence[int], edges: Sequence[int]) -> dict[str, list[int]]:
     """Numbers of the sentences in each bin of source length: [0, first edge), …, [last edge, ∞)."""
     if list(edges) != sorted(set(edges)) or not edges or edges[0] < 1:
-        raise ArgumentError(f"Length bins must be rising positive whole numbers, but are {', '.join(map(str, edges))}.")
+        raise ArgumentError(
+            "Length bins must be rising positive whole numbers, but are "
+            f"{', '.join(map(str, edges))}."
+        )
     found = {}
     for low, high in itertools.pairwise((0, *edges, math.inf)):
         name = f"{low}+" if high == math.inf else f"{low}-{high}"

@@ -8,7 +8,7 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
-from ...training.assemble import arguments, assemble
+from ...training.build_trainer import arguments, assemble
 from ...training.loader import EpochLoader
 from ...training.records import RunFolder
 from ...training.trainer import SafeTrainer
@@ -21,7 +21,11 @@ from .scoring import score
 
 
 def make_trainer(
-    config: TranslationConfig, model: MarianMTModel, prepared: Prepared, folder: RunFolder, console: Console
+    config: TranslationConfig,
+    model: MarianMTModel,
+    prepared: Prepared,
+    folder: RunFolder,
+    console: Console,
 ) -> SafeTrainer:
     """The Trainer of a run."""
     training = config.training
@@ -60,9 +64,15 @@ def make_trainer(
 
 @torch.no_grad()
 def validate(
-    config: TranslationConfig, model: MarianMTModel, prepared: Prepared, processes: int = 1, process: int = 0
+    config: TranslationConfig,
+    model: MarianMTModel,
+    prepared: Prepared,
+    processes: int = 1,
+    process: int = 0,
 ) -> dict[str, float]:
-    """Loss a token (without smoothing) and BLEU on the validation set, shared out over processes."""
+    """Loss a token (without smoothing) and BLEU on the validation set, shared out over
+    processes.
+    """
     words, valid = prepared.vocabulary, prepared.valid
     mine = range(process, len(valid), processes)
     source = [valid.source[i] for i in mine]
@@ -70,16 +80,24 @@ def validate(
     collate = Collate(words.pad, words.start)
     total, count = 0.0, 0
     for batch in TokenBatches(encoded.lengths(), config.decoding.batch_tokens, 0).all():
-        inputs = {name: tensor.to(model.device) for name, tensor in collate([encoded[i] for i in batch]).items()}
+        inputs = {
+            name: tensor.to(model.device)
+            for name, tensor in collate([encoded[i] for i in batch]).items()
+        }
         labels = inputs.pop("labels")
         logits = model(**inputs).logits.float()
         total += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
         count += int(labels.ne(-100).sum())
     translator = Translator(model, words, config.decoding)
-    rows = list(zip(mine, translator.translate(source, beam=config.decoding.valid_beam), strict=True))
+    rows = list(
+        zip(mine, translator.translate(source, beam=config.decoding.valid_beam), strict=True)
+    )
     sums = [(total, count)]
     if processes > 1:
         rows, sums = gather_object(rows), gather_object(sums)
     hypotheses = [text for _, text in sorted(rows)]
     bleu = score(hypotheses, valid.target, draws=0)["bleu"].score
-    return {"loss": sum(part for part, _ in sums) / max(sum(number for _, number in sums), 1), "bleu": bleu}
+    return {
+        "loss": sum(part for part, _ in sums) / max(sum(number for _, number in sums), 1),
+        "bleu": bleu,
+    }

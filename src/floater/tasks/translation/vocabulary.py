@@ -36,7 +36,9 @@ class Vocabulary:
         """Text of each row of token numbers."""
         return [
             text.strip().replace("\n", " ")
-            for text in self.tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
+            for text in self.tokenizer.batch_decode(
+                [list(row) for row in rows], skip_special_tokens=True
+            )
         ]
 
     def text(self) -> str:
@@ -64,10 +66,13 @@ def learn(lines: Iterable[str], config: VocabularyConfig) -> Vocabulary:
     bpe.train_from_iterator((line.strip() for line in lines), trainer)
     if bpe.get_vocab_size() < config.size:
         raise ConfigError(
-            f"`size` of `vocabulary` is {config.size:,}, but the training data allows only {bpe.get_vocab_size():,} entries "
-            f"(merges seen at least {config.min_frequency} times); set it to {bpe.get_vocab_size()} or less."
+            f"`size` of `vocabulary` is {config.size:,}, but the training data allows only "
+            f"{bpe.get_vocab_size():,} entries (merges seen at least {config.min_frequency} "
+            f"times); set it to {bpe.get_vocab_size()} or less."
         )
-    bpe.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))])
+    bpe.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, SPECIAL.index(END))]
+    )
     return from_text(bpe.to_str())
 
 

@@ -12,10 +12,11 @@ _WINDOW = 32  # batches within which examples are sorted by length
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Lists of example numbers, drawn from seed and epoch: shuffled, then sorted by length in stretches of some batches.
+    """Lists of example numbers, drawn from seed and epoch: shuffled, then sorted by length in
+    stretches of some batches.
 
-    Every process draws the same list and takes each `processes`-th of it; where it does not come out even, the first batches are
-    used again.
+    Every process draws the same list and takes each `processes`-th of it; where it does not come
+    out even, the first batches are used again.
 
     Args:
         lengths: tokens of each example [examples].
@@ -63,7 +64,10 @@ class LengthBatches(Sampler[list[int]]):
         for first in range(0, len(order), stretch):
             some = order[first : first + stretch]
             some = some[np.argsort(self._lengths[some], kind="stable")]
-            batches += [some[start : start + self._size].tolist() for start in range(0, len(some), self._size)]
+            batches += [
+                some[start : start + self._size].tolist()
+                for start in range(0, len(some), self._size)
+            ]
         return [batches[number] for number in random.permutation(len(batches))]
 
     def padding(self) -> float:

@@ -29,7 +29,9 @@ class Understanding:
     config: UnderstandingConfig
 
     def check(self) -> None:
-        """Find the model and read the data: what is wrong with a file is said before hours are spent on others."""
+        """Find the model and read the data: what is wrong with a file is said before hours are
+        spent on others.
+        """
         locate(self.config.model.name)
         self.kind(self.config).parts()
 
@@ -42,7 +44,14 @@ class Understanding:
         return compare.compare(self.kind, self.config, path, resume=resume, console=console)
 
     def evaluate(
-        self, path: Path, data: Path | None, *, against: Path | None, name: str, model: Path | None, console: Console
+        self,
+        path: Path,
+        data: Path | None,
+        *,
+        against: Path | None,
+        name: str,
+        model: Path | None,
+        console: Console,
     ) -> None:
         """Measure a run on a file, or on its own sets; optionally compare it with another run."""
         with ExitStack() as used:
@@ -51,16 +60,28 @@ class Understanding:
             self._evaluate(path, data, against=against, name=name, model=model, console=console)
 
     def _evaluate(
-        self, path: Path, data: Path | None, *, against: Path | None, name: str, model: Path | None, console: Console
+        self,
+        path: Path,
+        data: Path | None,
+        *,
+        against: Path | None,
+        name: str,
+        model: Path | None,
+        console: Console,
     ) -> None:
         logging.disable_progress_bar()  # bars of loading would break ours
         folder = RunFolder.existing(path)
         other = None if against is None else self._partner(RunFolder.existing(against))
         config = self.config
         if data is not None:  # the whole file
-            config = config.model_copy(update={"data": config.data.model_copy(update={"max_valid": None})})  # type: ignore[attr-defined]
+            whole = config.data.model_copy(update={"max_valid": None})  # type: ignore[attr-defined]
+            config = config.model_copy(update={"data": whole})
         problem = self.kind(config)
-        own = {key: part for key, part in problem.parts().items() if key != "train"} if data is None else {}
+        own = (
+            {key: part for key, part in problem.parts().items() if key != "train"}
+            if data is None
+            else {}
+        )
         if data is not None:
             sets = {name or data.name.removesuffix(".gz").rsplit(".", 1)[0]: problem.read(data)}
         elif name:
@@ -78,7 +99,9 @@ class Understanding:
         partner, theirs = other
         for key, part in sets.items():
             if problem.main not in found[key]:
-                raise ArgumentError(f"{part.name} must have labels for a comparison (--against), but has none.")
+                raise ArgumentError(
+                    f"{part.name} must have labels for a comparison (--against), but has none."
+                )
             if data_of(partner, key) != part.fingerprint()["sha256"]:
                 self._measure(theirs, partner, None, {key: part}, console)
             pairs = compare_runs(problem, partner, folder, key)
@@ -91,7 +114,10 @@ class Understanding:
         settings = read(folder.path / CONFIG)
         ours, theirs = (_called(one) for one in (self.config.dump(), settings))
         if ours != theirs:
-            raise ArgumentError(f"`--against` must be a run of the same task ({ours}), but {folder.path} is one of {theirs}.")
+            raise ArgumentError(
+                f"`--against` must be a run of the same task ({ours}), but {folder.path} is one of "
+                f"{theirs}."
+            )
         return folder, self.kind(type(self.config)(**settings))
 
     @staticmethod
@@ -101,13 +127,24 @@ class Understanding:
         if own is None:
             return
         if model is not None:
-            raise ArgumentError(f"`--model` needs `--name`: {key!r} is where {folder.path} keeps the scores of its own weights.")
+            raise ArgumentError(
+                f"`--model` needs `--name`: {key!r} is where {folder.path} keeps the scores of its "
+                "own weights."
+            )
         found = part.fingerprint()
         if own.get("sha256") != found["sha256"]:
-            raise ArgumentError(f"{found['from']} cannot be kept as {key!r}, a set of {folder.path} that is another; give --name.")
+            raise ArgumentError(
+                f"{found['from']} cannot be kept as {key!r}, a set of {folder.path} that is "
+                "another; give --name."
+            )
 
     def _measure(
-        self, problem: Problem[Any, Any], folder: RunFolder, model: Path | None, sets: dict[str, Any], console: Console
+        self,
+        problem: Problem[Any, Any],
+        folder: RunFolder,
+        model: Path | None,
+        sets: dict[str, Any],
+        console: Console,
     ) -> dict[str, dict[str, Any]]:
         place = model or folder.model
         if model is None and not folder.model.is_dir():
@@ -126,7 +163,11 @@ class Understanding:
 def _called(settings: dict[str, Any]) -> str:
     """What a message calls the task of a config."""
     data = settings.get("data")
-    return " ".join(filter(None, (str(settings.get("task")), data.get("name") if isinstance(data, dict) else None)))
+    return " ".join(
+        filter(
+            None, (str(settings.get("task")), data.get("name") if isinstance(data, dict) else None)
+        )
+    )
 
 
 def _say(console: Console, words: str) -> None:

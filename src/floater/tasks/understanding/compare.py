@@ -1,4 +1,6 @@
-"""Both arms of a config, for several seeds: the same data, hyperparameters and random numbers; the difference with its interval."""
+"""Both arms of a config, for several seeds: the same data, hyperparameters and random numbers; the
+difference with its interval.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,21 @@ from .run import prepare, start, train
 from .tables import described
 
 COMPARISON, START = "comparison.json", "start.json"
-_SEEN = {"identical", "inputs", "fresh_in_place_of_trained"}  # what is kept of the look before training
+_SEEN = {
+    "identical",
+    "inputs",
+    "fresh_in_place_of_trained",
+}  # what is kept of the look before training
 _ASKED = 256  # inputs on which the arms are compared before training
 
 
 def compare(
-    kind: type[Problem[Any, Any]], config: UnderstandingConfig, path: Path, *, resume: bool = False, console: Console | None = None
+    kind: type[Problem[Any, Any]],
+    config: UnderstandingConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
 ) -> dict[str, Any]:
     """Train every arm with every seed, then compare; runs that are finished are not made again.
 
@@ -50,10 +61,17 @@ def compare(
 
 
 def _compare(
-    kind: type[Problem[Any, Any]], config: UnderstandingConfig, path: Path, *, resume: bool, console: Console
+    kind: type[Problem[Any, Any]],
+    config: UnderstandingConfig,
+    path: Path,
+    *,
+    resume: bool,
+    console: Console,
 ) -> dict[str, Any]:
     runs = {seed: _of_seed(config, seed) for seed in config.compare.seeds}
-    if not resume and any((path / _name(arm, seed) / CONFIG).exists() for seed, arms in runs.items() for arm in arms):
+    if not resume and any(
+        (path / _name(arm, seed) / CONFIG).exists() for seed, arms in runs.items() for arm in arms
+    ):
         raise RunError(f"{path} holds runs already; go on with --resume, or choose another --out.")
     settle(config.training)
     begun = {}
@@ -64,14 +82,21 @@ def _compare(
             place = path / _name(arm, seed)
             train(kind, settings, place, resume=resume and place.exists(), console=console)
     with reading(
-        f"What the runs in {path} recorded", RunError, "remove the run whose files are damaged, and --resume makes it anew."
+        f"What the runs in {path} recorded",
+        RunError,
+        "remove the run whose files are damaged, and --resume makes it anew.",
     ):
         found = summary(kind(config), path, begun)
     write_text(path / COMPARISON, json.dumps(found, indent=2) + "\n")
     for name, sets in found["arms"].items():
         for part, measures in sets.items():
             for measure, paired in measures.items():
-                console.print(f"{name}, {part}: {difference(paired, measure)}", highlight=False, markup=False, soft_wrap=True)
+                console.print(
+                    f"{name}, {part}: {difference(paired, measure)}",
+                    highlight=False,
+                    markup=False,
+                    soft_wrap=True,
+                )
     return found
 
 
@@ -83,13 +108,20 @@ def _of_seed(config: UnderstandingConfig, seed: int) -> dict[str, UnderstandingC
     return config.model_copy(update={"seed": seed}).arms()
 
 
-def summary(problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def summary(
+    problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
     """Every arm against the first, on every set and measure, from the records of the runs."""
     config = problem.config
     names = list(config.arms())
-    folders = {name: [RunFolder.existing(path / _name(name, seed)) for seed in config.compare.seeds] for name in names}
+    folders = {
+        name: [RunFolder.existing(path / _name(name, seed)) for seed in config.compare.seeds]
+        for name in names
+    }
     base, *others = names
-    sets = [name for name in folders[base][0].facts()["data"] if name != "train"]  # its own, whatever else was measured since
+    sets = [
+        name for name in folders[base][0].facts()["data"] if name != "train"
+    ]  # its own, whatever else was measured since
     arms: dict[str, Any] = {}
     for other in others:
         arms[other] = {
@@ -105,7 +137,8 @@ def summary(problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, A
                     ),
                     "examples": len(table_of(folders[base][0], part)),
                     "seeds": {
-                        name: [folder.scores()[part][measure]["score"] for folder in folders[name]] for name in (base, other)
+                        name: [folder.scores()[part][measure]["score"] for folder in folders[name]]
+                        for name in (base, other)
                     },
                 }
                 for measure, function in problem.measures.items()
@@ -122,13 +155,20 @@ def summary(problem: Problem[Any, Any], path: Path, begun: dict[int, dict[str, A
         "base": base,
         "seeds": list(config.compare.seeds),
         "start": {str(seed): found for seed, found in begun.items()},
-        "training_seconds": {name: [folder.facts().get("training_seconds") for folder in folders[name]] for name in names},
+        "training_seconds": {
+            name: [folder.facts().get("training_seconds") for folder in folders[name]]
+            for name in names
+        },
         "arms": arms,
     }
 
 
 def _start(
-    kind: type[Problem[Any, Any]], arms: dict[str, UnderstandingConfig], path: Path, seed: int, console: Console
+    kind: type[Problem[Any, Any]],
+    arms: dict[str, UnderstandingConfig],
+    path: Path,
+    seed: int,
+    console: Console,
 ) -> dict[str, Any]:
     """Whether the arms are one model before training. Looked at once a seed."""
     known = read_facts(path)
@@ -142,7 +182,8 @@ def _start(
 
 
 def identical_at_start(problems: Sequence[Problem[Any, Any]]) -> dict[str, Any]:
-    """Whether the arms give the same logits, bit for bit, before any training; encoders are fresh, also where `dynamics` are given.
+    """Whether the arms give the same logits, bit for bit, before any training; encoders are fresh,
+    also where `dynamics` are given.
 
     Args:
         problems: one an arm.
@@ -153,7 +194,9 @@ def identical_at_start(problems: Sequence[Problem[Any, Any]]) -> dict[str, Any]:
     for problem in problems:
         prepared = prepare(type(problem)(problem.config.model_copy(update={"dynamics": None})))
         only = np.unique(np.linspace(0, len(prepared.valid) - 1, _ASKED).astype(int)).tolist()
-        found = answers(prepared.problem, start(prepared).eval(), prepared.valid, prepared.tokenizer, only=only)
+        found = answers(
+            prepared.problem, start(prepared).eval(), prepared.valid, prepared.tokenizer, only=only
+        )
         if wanted is None:
             wanted, asked = found, len(only)
         identical &= all(np.array_equal(found[name], value) for name, value in wanted.items())

@@ -1,4 +1,7 @@
-"""Settings that all understanding tasks share. Every option has its one default here or in its task."""
+"""Settings that all understanding tasks share.
+
+Every option has its one default here or in its task.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def plain(name: str) -> bool:
 def _more(sets: dict[str, T]) -> dict[str, T]:
     for name in sets:
         if name in ("train", "valid") or not plain(name):
-            raise ValueError(f"names of further sets must be plain ones other than train and valid, but one is {name!r}")
+            raise ValueError(
+                "names of further sets must be plain ones other than train and valid, but one is "
+                f"{name!r}"
+            )
     return sets
 
 
@@ -40,13 +46,18 @@ class ModelConfig(Config):
     """The pretrained encoder."""
 
     name: str
-    """A folder, a name on the Hugging Face hub, or `pip:package/folder` for weights inside an installed package."""
+    """A folder, a name on the Hugging Face hub, or `pip:package/folder` for weights inside an
+    installed package.
+    """
     dropout: Share | None = None
     """Dropout of hidden states and attention; the checkpoint's own unless given."""
 
 
 class PositionsConfig(Placement):
-    """Which encoder, where. The compatible form unless told: a flow at q, k and v that leaves the model as it is."""
+    """Which encoder, where.
+
+    The compatible form unless told: a flow at q, k and v that leaves the model as it is.
+    """
 
     bare: ClassVar[str] = "own positions"
     encoder: EncoderConfig | None = FlowConfig()
@@ -55,11 +66,15 @@ class PositionsConfig(Placement):
 
 
 class TrainingConfig(TrainingSettings):
-    """How to fine-tune; after the warm-up the learning rate falls to zero in a straight line. RoBERTa's values for GLUE."""
+    """How to fine-tune; after the warm-up the learning rate falls to zero in a straight line.
+
+    RoBERTa's values for GLUE.
+    """
 
     part: Part = "all"
-    """What to train: all; the encoder alone (`flow`); of it p(start) alone (`start`); all that the checkpoint's base does not
-    hold (`head`); or nothing, to measure the model as it is."""
+    """What to train: all; the encoder alone (`flow`); of it p(start) alone (`start`); all that the
+    checkpoint's base does not hold (`head`); or nothing, to measure the model as it is.
+    """
     epochs: Count = 10
     updates: Count | None = None
     """Optimiser steps, instead of epochs."""
@@ -78,7 +93,9 @@ class TrainingConfig(TrainingSettings):
     take: Literal["last", "best"] = "last"
     """Which weights are the run's: the last, or those that were best on the validation set."""
     keep_model: bool = True
-    """Keep the weights once the run is finished; without them, there are predictions and scores only."""
+    """Keep the weights once the run is finished; without them, there are predictions and scores
+    only.
+    """
     keep_checkpoints: bool = False
     """Keep the checkpoints once the run is finished."""
     tensorboard: bool = False
@@ -86,14 +103,22 @@ class TrainingConfig(TrainingSettings):
     @model_validator(mode="after")
     def _best_is_there(self) -> TrainingConfig:
         if self.take == "best" and self.save_every != self.evaluate_every:
-            raise ValueError("`take: best` needs a checkpoint at every look: set `save_every` as `evaluate_every`")
+            raise ValueError(
+                "`take: best` needs a checkpoint at every look: set `save_every` as "
+                "`evaluate_every`"
+            )
         return self
 
     def pace(self, batches: int) -> Pace:
         """When things happen, with so many batches an epoch."""
         epoch = math.ceil(batches / self.accumulate)
         updates = self.updates or self.epochs * epoch
-        return Pace(updates, round(self.warmup * updates), self.evaluate_every or epoch, self.save_every or epoch)
+        return Pace(
+            updates,
+            round(self.warmup * updates),
+            self.evaluate_every or epoch,
+            self.save_every or epoch,
+        )
 
 
 class CompareConfig(Config):
@@ -107,7 +132,9 @@ class CompareConfig(Config):
     @model_validator(mode="after")
     def _different(self) -> CompareConfig:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"`seeds` must be different, but are {', '.join(map(str, self.seeds))}")
+            raise ValueError(
+                f"`seeds` must be different, but are {', '.join(map(str, self.seeds))}"
+            )
         return self
 
 
@@ -124,7 +151,9 @@ class UnderstandingConfig(Config):
     """Longest input, in tokens; what is longer is cut."""
     positions: PositionsConfig = PositionsConfig()
     dynamics: Path | None = None
-    """A run or a saved attachment whose trained encoder to start from; `positions` are then its own."""
+    """A run or a saved attachment whose trained encoder to start from; `positions` are then its
+    own.
+    """
     training: TrainingConfig = TrainingConfig()
     compare: CompareConfig = CompareConfig()
     seed: Seed = 0
@@ -132,9 +161,15 @@ class UnderstandingConfig(Config):
     @model_validator(mode="after")
     def _fits(self) -> UnderstandingConfig:
         if self.dynamics is not None and self.positions.encoder is None:
-            raise ValueError("`dynamics` needs an encoder in `positions`; leave `dynamics` out for the model as it is")
+            raise ValueError(
+                "`dynamics` needs an encoder in `positions`; leave `dynamics` out for the model as "
+                "it is"
+            )
         if self.positions.encoder is None and self.training.part in ("flow", "start"):
-            raise ValueError(f"`part` of `training` is {self.training.part}, which needs an encoder in `positions`")
+            raise ValueError(
+                f"`part` of `training` is {self.training.part}, which needs an encoder in "
+                "`positions`"
+            )
         return self
 
     def dump(self) -> dict[str, Any]:
@@ -144,15 +179,24 @@ class UnderstandingConfig(Config):
     def bare(self) -> UnderstandingConfig:
         """The same run of the untouched model: what belongs to an encoder is left out."""
         off = self.positions.model_copy(update={"encoder": None})
-        defaults = {name: type(self.training).model_fields[name].default for name in _OF_THE_ENCODER}
+        defaults = {
+            name: type(self.training).model_fields[name].default for name in _OF_THE_ENCODER
+        }
         training = self.training.model_copy(update=defaults)
         return self.model_copy(update={"positions": off, "dynamics": None, "training": training})
 
     def arms(self) -> dict[str, UnderstandingConfig]:
-        """The runs that `floater compare` makes for each seed; the first is what the others are compared with."""
+        """The runs that `floater compare` makes for each seed; the first is what the others are
+        compared with.
+        """
         if self.positions.encoder is None:
-            raise ConfigError("`positions` must have an encoder to compare with the model as it is, but `encoder` is null.")
+            raise ConfigError(
+                "`positions` must have an encoder to compare with the model as it is, but `encoder`"
+                " is null."
+            )
         base = self.bare()
         if self.training.part in ("flow", "start"):  # nothing of the base is trained
-            base = base.model_copy(update={"training": base.training.model_copy(update={"part": "nothing"})})
+            base = base.model_copy(
+                update={"training": base.training.model_copy(update={"part": "nothing"})}
+            )
         return {"base": base, "floater": self}

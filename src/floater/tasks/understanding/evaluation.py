@@ -20,9 +20,9 @@ from transformers import PreTrainedTokenizerBase
 from ...attachments import attachment, save_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import check_hashes, new_folder, reading, record_hashes, write_text
+from ...training.extract_encodings import encodings
 from ...training.locking import in_use
 from ...training.positions import LONGEST
-from ...training.recording import encodings
 from ...training.records import RunFolder
 from ...training.trainer import checkpoints, state_of, step_of, usable
 from .config import plain
@@ -45,7 +45,8 @@ def evaluate(
     name: str,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Measure a model on a data set; predictions, the table behind the scores, and the scores stay in the run folder.
+    """Measure a model on a data set; predictions, the table behind the scores, and the scores stay
+    in the run folder.
 
     Args:
         problem: the task.
@@ -63,20 +64,42 @@ def evaluate(
         with Progress(console=console or Console(stderr=True), transient=True) as bar:
             features = problem.encode(part, tokenizer, training=False)
             task = bar.add_task("measuring", total=len(features))
-            found = judged(problem, model, part, tokenizer, features=features, done=lambda count: bar.advance(task, count))
+            found = judged(
+                problem,
+                model,
+                part,
+                tokenizer,
+                features=features,
+                done=lambda count: bar.advance(task, count),
+            )
         scores: dict[str, Any] = {}
         for measure, value in (problem.scores(found.table) if found.table.size else {}).items():
-            half = interval(problem.measures[measure], found.table) if measure in problem.measures else None
-            scores[measure] = {"score": value, "interval": half, "signature": _signature(problem, measure, len(found.table))}
+            half = (
+                interval(problem.measures[measure], found.table)
+                if measure in problem.measures
+                else None
+            )
+            scores[measure] = {
+                "score": value,
+                "interval": half,
+                "signature": _signature(problem, measure, len(found.table)),
+            }
         seconds = round(time.perf_counter() - begun, 1)
-        scores |= {"examples": len(found.table) or len(part), "seconds": seconds, "data": part.fingerprint()}
+        scores |= {
+            "examples": len(found.table) or len(part),
+            "seconds": seconds,
+            "data": part.fingerprint(),
+        }
         folder.add_scores(name, scores, lambda: _keep(folder, name, found))
     return scores
 
 
 def _keep(folder: RunFolder, name: str, found: Judged) -> None:
     """Write predictions, and the table behind their scores if there are any."""
-    write_text(folder.predictions / f"{name}.json", json.dumps(found.predictions, ensure_ascii=False) + "\n")
+    write_text(
+        folder.predictions / f"{name}.json",
+        json.dumps(found.predictions, ensure_ascii=False) + "\n",
+    )
     place = folder.predictions / f"{name}.table"
     if not found.table.size:
         shutil.rmtree(place, ignore_errors=True)  # of another file that had this name
@@ -93,7 +116,8 @@ def check_name(name: str) -> None:
 
 
 def _signature(problem: Problem[Any, Any], measure: str, examples: int) -> str:
-    return f"{problem.signature(measure)}|n:{examples}|floater:{importlib.metadata.version('floater-transformers')}"
+    version = importlib.metadata.version("floater-transformers")
+    return f"{problem.signature(measure)}|n:{examples}|floater:{version}"
 
 
 def table_of(folder: RunFolder, name: str) -> np.ndarray:
@@ -108,24 +132,35 @@ def table_of(folder: RunFolder, name: str) -> np.ndarray:
     with reading(path / TABLE, RunError, advice):
         found: np.ndarray = load_file(path / TABLE)["table"]
     if found.ndim != 2 or not found.size or not np.isfinite(found).all():
-        raise RunError(f"{path / TABLE} must hold finite numbers [examples, columns], but holds {list(found.shape)}; {advice}")
+        raise RunError(
+            f"{path / TABLE} must hold finite numbers [examples, columns], but holds "
+            f"{list(found.shape)}; {advice}"
+        )
     return found
 
 
 def finish(
-    problem: Problem[Any, Any], folder: RunFolder, parts: Mapping[str, Part], tokenizer: PreTrainedTokenizerBase, console: Console
+    problem: Problem[Any, Any],
+    folder: RunFolder,
+    parts: Mapping[str, Part],
+    tokenizer: PreTrainedTokenizerBase,
+    console: Console,
 ) -> None:
     """Take the last or best weights, measure them on every set, keep what the config asks for."""
     training = problem.config.training
     chosen = usable(folder.checkpoints)[-1]
     if training.take == "best":
         best = state_of(chosen).get("best_global_step")
-        chosen = next((one for one in checkpoints(folder.checkpoints) if step_of(one) == best), chosen)
+        chosen = next(
+            (one for one in checkpoints(folder.checkpoints) if step_of(one) == best), chosen
+        )
     model = load_trained(problem, chosen)
     for name, part in parts.items():
         if name != "train":
             scores = evaluate(problem, model, part, tokenizer, folder, name=name, console=console)
-            console.print(f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True
+            )
     made = attachment(model)
     if made is not None:
         trained = int(max(folder.facts().get("longest", LONGEST), 1))
@@ -168,20 +203,27 @@ def data_of(folder: RunFolder, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def compare_runs(problem: Problem[Any, Any], base: RunFolder, other: RunFolder, name: str) -> dict[str, dict[str, Any]]:
+def compare_runs(
+    problem: Problem[Any, Any], base: RunFolder, other: RunFolder, name: str
+) -> dict[str, dict[str, Any]]:
     """Every measure of two runs on one data set: the difference, its interval and the p-value."""
     data = [data_of(folder, name) for folder in (base, other)]
     if data[0] is None or data[0] != data[1]:
         raise RunError(
-            f"{base.path} and {other.path} must be measured on the same data under the name {name!r}, but are not; "
-            "evaluate both on one file."
+            f"{base.path} and {other.path} must be measured on the same data under the name "
+            f"{name!r}, but are not; evaluate both on one file."
         )
     tables = [table_of(base, name)], [table_of(other, name)]
-    return {key: asdict(paired_bootstrap(measure, *tables)) for key, measure in problem.measures.items()}
+    return {
+        key: asdict(paired_bootstrap(measure, *tables)) for key, measure in problem.measures.items()
+    }
 
 
 def difference(values: Mapping[str, Any], measure: str) -> str:
     """A paired difference in words."""
     digits = digits_of(measure)
     found, low, high = (f"{values[key]:+.{digits}f}" for key in ("difference", "low", "high"))
-    return f"{found} {measure} (95 % {low} to {high}, p = {values['p_value']:.3f}; {values['signature']})"
+    return (
+        f"{found} {measure} (95 % {low} to {high}, p = {values['p_value']:.3f}; "
+        f"{values['signature']})"
+    )

@@ -28,14 +28,16 @@ def answers(
     only: Sequence[int] | None = None,
     done: Callable[[int], object] = lambda count: None,
 ) -> dict[str, np.ndarray]:
-    """Answers [inputs, …] of a model in eval mode, by name; inputs of about equal length go together.
+    """Answers [inputs, …] of a model in eval mode, by name; inputs of about equal length go
+    together.
 
     Args:
         problem: the task.
         model: what to ask.
         features: the inputs.
         tokenizer: the model's.
-        processes, process: of how many processes this is which; each takes its share, all get the whole.
+        processes, process: of how many processes this is which; each takes its share, all get the
+            whole.
         only: numbers of the inputs to ask, in order; all unless given.
         done: told how many inputs have been answered since the last call.
     """
@@ -47,9 +49,15 @@ def answers(
     found: list[tuple[int, dict[str, Tensor]]] = []
     for first in range(process * size, len(order), processes * size):
         places = order[first : first + size]
-        batch = {name: tensor.to(device) for name, tensor in collate([features[int(chosen[i])] for i in places]).items()}
+        batch = {
+            name: tensor.to(device)
+            for name, tensor in collate([features[int(chosen[i])] for i in places]).items()
+        }
         made = {name: tensor.float().cpu() for name, tensor in problem.answer(model, batch).items()}
-        found += [(int(place), {name: tensor[row] for name, tensor in made.items()}) for row, place in enumerate(places)]
+        found += [
+            (int(place), {name: tensor[row] for name, tensor in made.items()})
+            for row, place in enumerate(places)
+        ]
         done(len(places))
     if processes > 1:
         found = gather_object(found)

@@ -16,7 +16,9 @@ from .config import UnderstandingConfig
 
 Batch = dict[str, Tensor]
 Measure = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Table [examples, columns] and how often each example counts [draws, examples] → the score of each draw [draws]."""
+"""Table [examples, columns] and how often each example counts [draws, examples] → the score of each
+draw [draws].
+"""
 
 
 _DRAW = 0  # seed of the choice of examples: the same for every run
@@ -56,7 +58,9 @@ class Features(Protocol):
 
 @dataclass(frozen=True)
 class Judged:
-    """What was predicted, ready for JSON, and a table [examples, columns] from which every score follows."""
+    """What was predicted, ready for JSON, and a table [examples, columns] from which every score
+    follows.
+    """
 
     predictions: Any
     table: np.ndarray
@@ -79,7 +83,9 @@ class Problem(ABC, Generic[P, F]):
     @property
     @abstractmethod
     def measures(self) -> Mapping[str, Measure]:
-        """How each measure follows from a table, for resampling; the first one is the task's main one."""
+        """How each measure follows from a table, for resampling; the first one is the task's main
+        one.
+        """
 
     @property
     def main(self) -> str:
@@ -107,7 +113,10 @@ class Problem(ABC, Generic[P, F]):
 
     @abstractmethod
     def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
-        """Inputs → tensors. In training they have `labels`, by whose number the loss is divided; -100 is none."""
+        """Inputs → tensors.
+
+        In training they have `labels`, by whose number the loss is divided; -100 is none.
+        """
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -136,7 +145,9 @@ def outputs(model: nn.Module, batch: Batch) -> Any:
 
 
 def some(count: int, most: int | None) -> np.ndarray | None:
-    """Numbers of so many examples, in their order, drawn once and for all; None where all are taken."""
+    """Numbers of so many examples, in their order, drawn once and for all; None where all are
+    taken.
+    """
     if most is None or most >= count:
         return None
     return np.sort(np.random.default_rng(_DRAW).permutation(count)[:most])
@@ -146,13 +157,22 @@ Q = TypeVar("Q", bound=Questions)
 
 
 def capped(found: Mapping[str, Q], max_train: int | None, max_valid: int | None) -> dict[str, Q]:
-    """Parts with so many questions at most, drawn once and for all: of the training part, and of each other."""
-    return {name: _drawn(part, max_train if name == "train" else max_valid) for name, part in found.items()}
+    """Parts with so many questions at most, drawn once and for all: of the training part, and of
+    each other.
+    """
+    return {
+        name: _drawn(part, max_train if name == "train" else max_valid)
+        for name, part in found.items()
+    }
 
 
 def _drawn(part: Q, count: int | None) -> Q:
     chosen = some(len(part), count)
     if chosen is None:
         return part
-    made: Q = replace(part, questions=tuple(part.questions[i] for i in chosen), name=f"{part.name} ({count} drawn)")  # type: ignore[type-var]
+    made: Q = replace(
+        part,
+        questions=tuple(part.questions[i] for i in chosen),
+        name=f"{part.name} ({count} drawn)",
+    )  # type: ignore[type-var]
     return made

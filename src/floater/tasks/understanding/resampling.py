@@ -1,6 +1,7 @@
 """Measures under resampling, and the paired bootstrap over examples and seeds.
 
-A resample is how often each example counts, [draws, examples]: all draws of a measure are one or two matrix products.
+A resample is how often each example counts, [draws, examples]: all draws of a measure are one or
+two matrix products.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def accuracy(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _confusion(table: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
-    """True positives, false positives, false negatives, true negatives [draws] of rows (prediction, label); 1 is positive."""
+    """True positives, false positives, false negatives, true negatives [draws] of rows (prediction,
+    label); 1 is positive.
+    """
     said, meant = table[:, 0] == 1, table[:, 1] == 1
     kinds = np.stack([said & meant, said & ~meant, ~said & meant, ~said & ~meant], 1)
     return tuple((counts @ kinds.astype(np.float64)).T)
@@ -64,13 +67,19 @@ def matthews(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def pearson(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Pearson correlation of rows (prediction, label), in per cent; 0 where one of the two is constant."""
+    """Pearson correlation of rows (prediction, label), in per cent; 0 where one of the two is
+    constant.
+    """
     shape = counts.shape
-    return _correlation(np.broadcast_to(table[:, 0], shape), np.broadcast_to(table[:, 1], shape), counts)
+    return _correlation(
+        np.broadcast_to(table[:, 0], shape), np.broadcast_to(table[:, 1], shape), counts
+    )
 
 
 def spearman(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Spearman correlation, in per cent: Pearson's of the ranks that the rows have in each resample."""
+    """Spearman correlation, in per cent: Pearson's of the ranks that the rows have in each
+    resample.
+    """
     return _correlation(_ranks(table[:, 0], counts), _ranks(table[:, 1], counts), counts)
 
 
@@ -99,16 +108,22 @@ def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def counted(examples: int, draws: int) -> np.ndarray:
-    """How often each example is in each resample [draws, examples]; always the same for the same numbers."""
+    """How often each example is in each resample [draws, examples]; always the same for the same
+    numbers.
+    """
     random = np.random.default_rng(_SEED)
-    return random.multinomial(examples, np.full(examples, 1 / examples), size=draws).astype(np.float64)
+    return random.multinomial(examples, np.full(examples, 1 / examples), size=draws).astype(
+        np.float64
+    )
 
 
 def resampled(measure: Measure, table: np.ndarray, draws: int) -> np.ndarray:
     """Scores [draws] of a measure over resamples of the examples."""
     counts = counted(len(table), draws)
     rows = max(1, _AT_ONCE // len(table))
-    return np.concatenate([measure(table, counts[first : first + rows]) for first in range(0, draws, rows)])
+    return np.concatenate(
+        [measure(table, counts[first : first + rows]) for first in range(0, draws, rows)]
+    )
 
 
 def interval(measure: Measure, table: np.ndarray, draws: int = 1000) -> float | None:
@@ -119,10 +134,14 @@ def interval(measure: Measure, table: np.ndarray, draws: int = 1000) -> float | 
     return float(high - low) / 2
 
 
-def paired_bootstrap(measure: Measure, base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, draws: int = 2000) -> Paired:
-    """Paired bootstrap over examples: the same resamples for both arms and all seeds, the median over seeds in each of them.
+def paired_bootstrap(
+    measure: Measure, base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, draws: int = 2000
+) -> Paired:
+    """Paired bootstrap over examples: the same resamples for both arms and all seeds, the median
+    over seeds in each of them.
 
-    The p-value is two-sided: twice the share of resamples in which the difference does not have its sign, at most 1.
+    The p-value is two-sided: twice the share of resamples in which the difference does not have its
+    sign, at most 1.
 
     Args:
         measure: how a score follows from a table.
@@ -138,8 +157,13 @@ def paired_bootstrap(measure: Measure, base: Sequence[np.ndarray], other: Sequen
         )
     count = sizes.pop()
     whole = np.ones((1, count))
-    scores = [float(np.median([measure(table, whole)[0] for table in arm])) for arm in (base, other)]
-    medians = [np.median([resampled(measure, table, draws) for table in arm], axis=0) for arm in (base, other)]
+    scores = [
+        float(np.median([measure(table, whole)[0] for table in arm])) for arm in (base, other)
+    ]
+    medians = [
+        np.median([resampled(measure, table, draws) for table in arm], axis=0)
+        for arm in (base, other)
+    ]
     differences = medians[1] - medians[0]
     low, high = np.percentile(differences, [2.5, 97.5])
     beyond = 1 + min(int((differences <= 0).sum()), int((differences >= 0).sum()))

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from ...attachments import attachment
 from ...errors import RunError
 from ...recipes import read
-from ...training.assemble import arguments, assemble
+from ...training.build_trainer import arguments, assemble
 from ...training.drive import drive, settle, speaker
 from ...training.loader import EpochLoader
 from ...training.locking import in_use
@@ -29,7 +29,10 @@ from .predicting import answers
 from .problem import Features, Part, Problem
 
 _FREE = FREE - {"updates"} | {"keep_model", "keep_checkpoints", "threads"}
-"""Training settings that do not change the course of a run. Its end does: the learning rate falls towards it."""
+"""Training settings that do not change the course of a run.
+
+Its end does: the learning rate falls towards it.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,10 @@ def _before(config: UnderstandingConfig, path: Path) -> dict[str, Any]:
     """The settings that a run folder was started with."""
     found = read(path / CONFIG)
     if found.get("task") != config.task:
-        raise RunError(f"{path} must hold a run of {config.task}, but holds one of {found.get('task')}; choose another folder.")
+        raise RunError(
+            f"{path} must hold a run of {config.task}, but holds one of {found.get('task')}; choose"
+            " another folder."
+        )
     return type(config)(**found).dump()
 
 
@@ -91,7 +97,12 @@ def start(prepared: Prepared) -> nn.Module:
 
 
 def train(
-    kind: type[Problem[Any, Any]], config: UnderstandingConfig, path: Path, *, resume: bool = False, console: Console | None = None
+    kind: type[Problem[Any, Any]],
+    config: UnderstandingConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
 ) -> RunFolder:
     """Train, measure on every set; all of it in a run folder.
 
@@ -107,7 +118,12 @@ def train(
 
 
 def _train(
-    kind: type[Problem[Any, Any]], config: UnderstandingConfig, folder: RunFolder, *, resume: bool, console: Console
+    kind: type[Problem[Any, Any]],
+    config: UnderstandingConfig,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    console: Console,
 ) -> RunFolder:
     config = resolved(config)
     before = _before(config, folder.path) if (folder.path / CONFIG).exists() else None
@@ -127,8 +143,18 @@ def _train(
         _begin(folder, prepared, model, console, processes=1)
         for name, part in prepared.parts.items():
             if name != "train":
-                scores = evaluate(prepared.problem, model.eval(), part, prepared.tokenizer, folder, name=name, console=console)
-                console.print(f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True)
+                scores = evaluate(
+                    prepared.problem,
+                    model.eval(),
+                    part,
+                    prepared.tokenizer,
+                    folder,
+                    name=name,
+                    console=console,
+                )
+                console.print(
+                    f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True
+                )
         folder.note(finished=True)
         return folder
     pace = config.training.pace(len(prepared.batches()))
@@ -136,7 +162,15 @@ def _train(
     if trainer.is_world_process_zero():
         _begin(folder, prepared, model, console, processes=trainer.args.world_size)
     patience = config.training.patience
-    drive(trainer, folder, seed=config.seed, updates=pace.updates, patience=patience, resume=resume, console=console)
+    drive(
+        trainer,
+        folder,
+        seed=config.seed,
+        updates=pace.updates,
+        patience=patience,
+        resume=resume,
+        console=console,
+    )
     if trainer.is_world_process_zero():
         finish(prepared.problem, folder, prepared.parts, prepared.tokenizer, console)
     trainer.accelerator.wait_for_everyone()
@@ -153,17 +187,25 @@ def beyond(model: nn.Module, config: UnderstandingConfig, longest: int) -> str |
     """
     trained = None if config.dynamics is None else RunFolder(config.dynamics).facts().get("longest")
     made = attachment(model)
-    if trained is None or trained >= longest or made is None or (table := made.site_tables(longest)) is None:
+    if (
+        trained is None
+        or trained >= longest
+        or made is None
+        or (table := made.site_tables(longest)) is None
+    ):
         return None
     there, here = (float(table[at - 1].norm(dim=-1).mean()) for at in (trained, longest))
     return (
-        f"warning: {config.dynamics} was trained on inputs of up to {trained} tokens, but these have up to {longest}: past them "
-        f"its law leads where nothing was learned (length of encodings {there:.1f} at token {trained}, {here:.1f} at {longest}); "
-        "train the law on inputs as long as these, or lower `max_length`."
+        f"warning: {config.dynamics} was trained on inputs of up to {trained} tokens, but these "
+        f"have up to {longest}: past them its law leads where nothing was learned (length of "
+        f"encodings {there:.1f} at token {trained}, {here:.1f} at {longest}); train the law on "
+        "inputs as long as these, or lower `max_length`."
     )
 
 
-def make_trainer(prepared: Prepared, model: nn.Module, pace: Pace, folder: RunFolder, console: Console) -> SafeTrainer:
+def make_trainer(
+    prepared: Prepared, model: nn.Module, pace: Pace, folder: RunFolder, console: Console
+) -> SafeTrainer:
     """The Trainer of a run, and its look at the validation set."""
     problem, config = prepared.problem, prepared.problem.config
     args = arguments(
@@ -205,12 +247,14 @@ def same_data(folder: RunFolder, parts: dict[str, Part]) -> None:
         now = parts[name].fingerprint() if name in parts else {}
         if before.get("sha256") != now.get("sha256"):
             raise RunError(
-                f"{folder.path} was started with other {name} data ({before.get('from')}), which has changed since; bring the old "
-                "files back, or choose another --out."
+                f"{folder.path} was started with other {name} data ({before.get('from')}), which "
+                "has changed since; bring the old files back, or choose another --out."
             )
 
 
-def _begin(folder: RunFolder, prepared: Prepared, model: nn.Module, console: Console, *, processes: int) -> None:
+def _begin(
+    folder: RunFolder, prepared: Prepared, model: nn.Module, console: Console, *, processes: int
+) -> None:
     sweep(folder)
     config, batches = prepared.problem.config, prepared.batches()
     counts = parameters(model)
@@ -229,8 +273,9 @@ def _begin(folder: RunFolder, prepared: Prepared, model: nn.Module, console: Con
         },
     )
     console.print(
-        f"{len(prepared.train):,} inputs in {len(batches):,} batches an epoch ({100 * batches.padding():.1f} % padding); "
-        f"{counts['parameters']:,} parameters, {counts['trained_parameters']:,} of them trained, "
-        f"{counts['position_parameters']:,} for positions ({config.positions.described()})",
+        f"{len(prepared.train):,} inputs in {len(batches):,} batches an epoch "
+        f"({100 * batches.padding():.1f} % padding); {counts['parameters']:,} parameters, "
+        f"{counts['trained_parameters']:,} of them trained, {counts['position_parameters']:,} for "
+        f"positions ({config.positions.described()})",
         highlight=False,
     )

@@ -1,4 +1,6 @@
-"""Runs of an experiment: arms × seeds, several at a time; finished ones are kept, stopped ones go on."""
+"""Runs of an experiment: arms × seeds, several at a time; finished ones are kept, stopped ones go
+on.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +69,16 @@ class Job:
     def finished(self) -> bool:
         """Whether this very run, with the same settings, has its scores."""
         folder = RunFolder(self.path)
-        if not (self.path / CONFIG).is_file() or "test" not in folder.scores() or not folder.model.is_dir():
+        if (
+            not (self.path / CONFIG).is_file()
+            or "test" not in folder.scores()
+            or not folder.model.is_dir()
+        ):
             return False
-        before, now = (TranslationConfig(**found).dump() for found in (read(self.path / CONFIG), self.config.dump()))
+        before, now = (
+            TranslationConfig(**found).dump()
+            for found in (read(self.path / CONFIG), self.config.dump())
+        )
         if now["init_from"] is not None:
             now["vocabulary"] = before["vocabulary"]  # a warm start takes it over
         return before == now and folder.facts().get("updates") == now["training"]["updates"]
@@ -89,20 +98,35 @@ class Job:
         return step, f"loss {losses[-1]:.2f}" if losses else "reading and encoding"
 
     def check(self) -> None:
-        """Raise what would stop this run, as far as it can be known before: a missing file, no room, other settings than before."""
+        """Raise what would stop this run, as far as it can be known before: a missing file, no
+        room, other settings than before.
+        """
         check_inputs(self.config, self.path)
         if (self.path / CONFIG).is_file() and self.config.init_from is None:
             before = TranslationConfig(**read(self.path / CONFIG)).dump()
-            check_start(RunFolder(self.path), self.config.dump(), before, resume=True, console=Console(quiet=True))
+            check_start(
+                RunFolder(self.path),
+                self.config.dump(),
+                before,
+                resume=True,
+                console=Console(quiet=True),
+            )
 
     def perform(self, console: Console | None = None) -> None:
         """Make the run, or go on with it; its test set is translated at the end."""
-        from ..tasks.translation import run  # noqa: PLC0415  (a worker imports it, the parent need not)
+        from ..tasks.translation import run  # noqa: PLC0415  (imported by workers only)
 
-        run.train(self.config, self.path, resume=self.path.exists(), console=console or Console(file=StringIO(), markup=False))
+        run.train(
+            self.config,
+            self.path,
+            resume=self.path.exists(),
+            console=console or Console(file=StringIO(), markup=False),
+        )
 
 
-def job_of(arm: Arm, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False) -> Job:
+def job_of(
+    arm: Arm, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False
+) -> Job:
     """The run of an arm with a seed; `several` seeds are told apart in its label."""
     found = {**settings, "seed": seed}
     if arm.after is not None:
@@ -134,11 +158,18 @@ def run_all(
     """
     check_folder(folder)
     several = len(seeds) > 1
-    jobs = {(arm.key, seed): job_of(arm, settings[arm.key], seed, folder, several=several) for arm in arms for seed in seeds}
+    jobs = {
+        (arm.key, seed): job_of(arm, settings[arm.key], seed, folder, several=several)
+        for arm in arms
+        for seed in seeds
+    }
     for job in jobs.values():
         if not job.finished():
             job.check()
-    waves = [[jobs[arm.key, seed] for seed in seeds for arm in arms if (arm.after is None) == first] for first in (True, False)]
+    waves = [
+        [jobs[arm.key, seed] for seed in seeds for arm in arms if (arm.after is None) == first]
+        for first in (True, False)
+    ]
     for wave in waves:
         _wave(wave, workers, apart, console)
     return {arm.key: [RunFolder(jobs[arm.key, seed].path) for seed in seeds] for arm in arms}
@@ -148,8 +179,14 @@ def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> N
     todo = [job for job in jobs if not job.finished()]
     kept = len(jobs) - len(todo)
     if kept:
-        console.print(f"{kept} of {len(jobs)} runs were finished earlier and are kept", highlight=False, markup=False)
-    if workers == 1 and not (apart and "RANK" not in os.environ):  # under accelerate all processes make each run together
+        console.print(
+            f"{kept} of {len(jobs)} runs were finished earlier and are kept",
+            highlight=False,
+            markup=False,
+        )
+    if workers == 1 and not (
+        apart and "RANK" not in os.environ
+    ):  # under accelerate all processes make each run together
         for job in todo:
             console.print(f"training {job.label} …", highlight=False, markup=False)
             job.perform(Console(quiet=True) if os.environ.get("RANK", "0") != "0" else console)
@@ -160,13 +197,15 @@ def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> N
 def side_by_side(jobs: Sequence[Work], workers: int, console: Console) -> None:
     """Several at a time, each in its own process, with a bar for each.
 
-    However this ends (a job that fails, Ctrl-C), no process is left and none is started any more: what a run has written so far
-    is whole, and it goes on from there.
+    However this ends (a job that fails, Ctrl-C), no process is left and none is started any more:
+    what a run has written so far is whole, and it goes on from there.
     """
     waiting = deque(jobs)
     running: list[_Worker] = []
     with _bars(console) as bars:
-        tasks = {id(job): bars.add_task(job.label, total=job.total, words="waiting") for job in jobs}
+        tasks = {
+            id(job): bars.add_task(job.label, total=job.total, words="waiting") for job in jobs
+        }
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -176,7 +215,9 @@ def side_by_side(jobs: Sequence[Work], workers: int, console: Console) -> None:
                     worker.result()
                     bars.update(tasks[id(worker.job)], completed=worker.job.total, words="done")
                     if not console.is_terminal:
-                        console.print(f"trained and tested {worker.job.label}", highlight=False, markup=False)
+                        console.print(
+                            f"trained and tested {worker.job.label}", highlight=False, markup=False
+                        )
                 if console.is_terminal:
                     for worker in running:
                         step, words = worker.job.step()
@@ -221,7 +262,10 @@ class _Worker:
         code = self._process.exitcode or 0
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         why = ", perhaps for lack of memory" if code == -9 else ""
-        return RunError(f"The process of {self.job.label} {how}{why}, before it was done; the same command goes on with it.")
+        return RunError(
+            f"The process of {self.job.label} {how}{why}, before it was done; the same command goes"
+            " on with it."
+        )
 
     def stop(self) -> None:
         """Ask the process to end."""
@@ -237,7 +281,10 @@ class _Worker:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Start processes that never see Ctrl-C, which a terminal sends to all: their parent ends them. Ours waits meanwhile."""
+    """Start processes that never see Ctrl-C, which a terminal sends to all: their parent ends them.
+
+    Ours waits meanwhile.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -266,7 +313,11 @@ def _portable(error: BaseException) -> BaseException:
     """An exception that another process can raise; one that cannot be pickled becomes its text."""
     try:
         found = pickle.loads(pickle.dumps(error))
-        return error if type(found) is type(error) and str(found) == str(error) else RuntimeError(str(error))
+        return (
+            error
+            if type(found) is type(error) and str(found) == str(error)
+            else RuntimeError(str(error))
+        )
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
 
@@ -284,7 +335,9 @@ def _bars(console: Console) -> Progress:
 
 
 def _watch_parent() -> None:
-    """End this worker with its parent, however that ends, so that nobody else writes into a run that is resumed."""
+    """End this worker with its parent, however that ends, so that nobody else writes into a run
+    that is resumed.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,7 +1,8 @@
 """One forward through a stack: which encodings its sites get.
 
-A passage is made when a stack is entered and travels with the arguments of its blocks. Nothing about positions is kept in
-the model, so a block that is computed again (gradient checkpointing) finds what it found the first time.
+A passage is made when a stack is entered and travels with the arguments of its blocks. Nothing
+about positions is kept in the model, so a block that is computed again (gradient checkpointing)
+finds what it found the first time.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .indices import Places, Span
 from .sites import Place
+from .token_positions import Places, Span
 
 
 class Axis:
-    """Encodings of one row of tokens (a stack's own, or the other stack's): columns [T, dim] by site, and where to look."""
+    """Encodings of one row of tokens (a stack's own, or the other stack's): columns [T, dim] by
+    site, and where to look.
+    """
 
     def __init__(self, table: Tensor, places: Places) -> None:
         self.columns = table.unbind(1)
@@ -42,7 +45,10 @@ class Turns:
 
 
 class Passage:
-    """What a stack hands to its blocks. `calls` counts blocks for architectures that call one module again and again."""
+    """What a stack hands to its blocks.
+
+    `calls` counts blocks for architectures that call one module again and again.
+    """
 
     def __init__(self, own: Axis | None, source: Axis | None, turns: Turns | None = None) -> None:
         self.own, self.source, self.turns = own, source, turns

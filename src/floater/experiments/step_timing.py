@@ -1,4 +1,6 @@
-"""What an update costs: several models trained in turn in one process, so that all of them meet the same noise."""
+"""What an update costs: several models trained in turn in one process, so that all of them meet the
+same noise.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _WARM = 2  # updates that are not timed
 
 @dataclass(frozen=True)
 class Cost:
-    """Median seconds of an update, and the median of its multiples of the first model's in the same round."""
+    """Median seconds of an update, and the median of its multiples of the first model's in the same
+    round.
+    """
 
     seconds: float
     ratio: float
@@ -48,23 +52,34 @@ def step_costs(
         configs: by name; the first is what the others are compared with. All use its data.
         folder: a run whose vocabulary to use.
         rounds: how often each model gets a turn; the order is drawn anew in each round.
-        steps: updates a turn; as many as a cycle, where something happens in every k-th update only.
+        steps: updates a turn; as many as a cycle, where something happens in every k-th update
+            only.
         console: where to show a bar.
     """
     prepared = prepare(next(iter(configs.values())), folder)
     collate = Collate(prepared.vocabulary.pad, prepared.vocabulary.start)
     first = next(iter(configs.values()))
-    drawn = TokenBatches(prepared.train.lengths(), first.training.batch_tokens, first.seed).all()[: rounds * steps + _WARM]
+    drawn = TokenBatches(prepared.train.lengths(), first.training.batch_tokens, first.seed).all()[
+        : rounds * steps + _WARM
+    ]
     batches = [collate([prepared.train[i] for i in rows]) for rows in drawn]
     threads = torch.get_num_threads()
     torch.set_num_threads(first.training.threads or threads)
     try:
-        learners = {name: _Learner(config, prepared.vocabulary, batches) for name, config in configs.items()}
+        learners = {
+            name: _Learner(config, prepared.vocabulary, batches) for name, config in configs.items()
+        }
         times: dict[str, list[float]] = {name: [] for name in configs}
         order = random.Random(0)
         for learner in learners.values():
             learner.learn(_WARM)
-        for _ in track(range(rounds), "timing updates in turn", console=console, transient=True, disable=not console.is_terminal):
+        for _ in track(
+            range(rounds),
+            "timing updates in turn",
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ):
             for name in order.sample(list(learners), len(learners)):
                 begun = time.perf_counter()
                 learners[name].learn(steps)
@@ -73,7 +88,10 @@ def step_costs(
         torch.set_num_threads(threads)
     base = next(iter(times.values()))
     return {
-        name: Cost(statistics.median(values), statistics.median(one / other for one, other in zip(values, base, strict=True)))
+        name: Cost(
+            statistics.median(values),
+            statistics.median(one / other for one, other in zip(values, base, strict=True)),
+        )
         for name, values in times.items()
     }
 
@@ -81,13 +99,22 @@ def step_costs(
 class _Learner:
     """A model with its optimiser; every one sees the same batches in the same order."""
 
-    def __init__(self, config: TranslationConfig, words: Any, batches: list[dict[str, Tensor]]) -> None:
+    def __init__(
+        self, config: TranslationConfig, words: Any, batches: list[dict[str, Tensor]]
+    ) -> None:
         torch.manual_seed(config.seed)
         training = config.training
-        self._model = make_model(config.model_copy(update={"init_from": None, "init_scale": None}), words).train()
-        self._model.label_smoothing, self._model.jitter = training.label_smoothing, config.positions.jitter
+        self._model = make_model(
+            config.model_copy(update={"init_from": None, "init_scale": None}), words
+        ).train()
+        self._model.label_smoothing, self._model.jitter = (
+            training.label_smoothing,
+            config.positions.jitter,
+        )
         groups = parameter_groups(self._model, lr=training.lr, **training.groups())
-        self._optimiser = torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, eps=training.eps)
+        self._optimiser = torch.optim.AdamW(
+            groups, lr=training.lr, betas=training.betas, eps=training.eps
+        )
         self._rhythm = UpdateEvery(training.update_every) if training.update_every > 1 else None
         self._batches: Iterator[dict[str, Tensor]] = cycle(batches)
         self._step = 0

@@ -27,7 +27,9 @@ Index = Span | Tensor
 
 @dataclass(frozen=True)
 class Places:
-    """Positions of the tokens of one forward, and a bound they all lie below (None if only the numbers themselves tell)."""
+    """Positions of the tokens of one forward, and a bound they all lie below (None if only the
+    numbers themselves tell).
+    """
 
     index: Index
     bound: int | None
@@ -104,15 +106,19 @@ def past_length(given: dict[str, Any]) -> int | Tensor:
     return length
 
 
-def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool, *, sure: bool = True) -> Places | None:
-    """Positions of the tokens that enter a stack, or None where only its blocks know how many there are.
+def places(
+    rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool, *, sure: bool = True
+) -> Places | None:
+    """Positions of the tokens that enter a stack, or None where only its blocks know how many there
+    are.
 
     Args:
         rule: how the model counts.
         given: arguments of the stack's forward.
         padding: id of padding.
         by_mask: count the attention mask instead.
-        sure: whether the blocks are known to see the tokens of `input_ids`; they may be a decoder's, where an architecture is not.
+        sure: whether the blocks are known to see the tokens of `input_ids`; they may be a
+            decoder's, where an architecture is not.
     """
     ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
     source = ids if ids is not None else embeds
@@ -126,17 +132,26 @@ def places(rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool
     if rule == "given" and position_ids is not None:
         return Places(_rows(position_ids), None)
     if rule == "padding":
-        return _by_padding(ids, given.get("attention_mask"), position_ids, padding, length, past, device)
+        return _by_padding(
+            ids, given.get("attention_mask"), position_ids, padding, length, past, device
+        )
     return span(length, past, device) if sure else None
 
 
 def _rows(position_ids: Tensor) -> Tensor:
     if position_ids.is_floating_point():
         raise ArgumentError(
-            f"`position_ids` must be whole numbers, but are {position_ids.dtype}; set real-valued times with attachment.at(times)."
+            f"`position_ids` must be whole numbers, but are {position_ids.dtype}; set real-valued "
+            "times with attachment.at(times)."
         )
-    if position_ids.device.type == "cpu" and not torch.compiler.is_compiling() and bool((position_ids < 0).any()):
-        raise ArgumentError(f"`position_ids` must not be negative, but contain {int(position_ids.min())}.")
+    if (
+        position_ids.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and bool((position_ids < 0).any())
+    ):
+        raise ArgumentError(
+            f"`position_ids` must not be negative, but contain {int(position_ids.min())}."
+        )
     return position_ids.unsqueeze(0) if position_ids.dim() == 1 else position_ids
 
 
@@ -152,10 +167,16 @@ def _by_padding(
     """RoBERTa's count, less its offset: tokens that are not padding, from 0."""
     padding = 1 if padding is None else padding
     if position_ids is not None:
-        # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from padding + 1, and for padding
-        # whatever they like: only tokens tell.
+        # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from
+        # padding + 1, and for padding whatever they like: only tokens tell.
         index = _rows(position_ids)
-        token = ids.ne(padding) if ids is not None else mask.ne(0) if mask is not None and mask.shape == index.shape else None
+        token = (
+            ids.ne(padding)
+            if ids is not None
+            else mask.ne(0)
+            if mask is not None and mask.shape == index.shape
+            else None
+        )
         below = index <= padding if token is None else (index <= padding) & token
         from_zero = (isinstance(past, Tensor) or past > 0) or bool(below.any())
         index = index if from_zero else index - padding - 1
@@ -165,7 +186,12 @@ def _by_padding(
     real = ids.ne(padding)
     if isinstance(past, Tensor):
         return Places(_counted(real) + past, None, real=real)
-    return Places(_counted(real) + past, past + length, real=real, span=Span(past, length) if _only_behind(real) else None)
+    return Places(
+        _counted(real) + past,
+        past + length,
+        real=real,
+        span=Span(past, length) if _only_behind(real) else None,
+    )
 
 
 def masked(mask: Tensor | None, length: int, past: int | Tensor, device: torch.device) -> Places:
@@ -174,8 +200,8 @@ def masked(mask: Tensor | None, length: int, past: int | Tensor, device: torch.d
         return span(length, past, device)
     if mask.dim() != 2:
         raise ArgumentError(
-            f"Counting by the attention mask needs a mask [batch, length], but it has shape {tuple(mask.shape)}; "
-            'attach with indices="model" instead.'
+            "Counting by the attention mask needs a mask [batch, length], but it has shape"
+            f' {tuple(mask.shape)}; attach with indices="model" instead.'
         )
     real, whole = mask.ne(0), mask.shape[1]
     same = Span(whole - length, length) if _only_behind(real) else None
@@ -185,15 +211,18 @@ def masked(mask: Tensor | None, length: int, past: int | Tensor, device: torch.d
 def _counted(real: Tensor) -> Tensor:
     """Positions [B, L] of tokens, from 0, the others being padding, which is never looked at.
 
-    Behind the tokens it goes on counting, so that batches padded there have the same positions in all rows; elsewhere it has the
-    position of the token before it, or 0.
+    Behind the tokens it goes on counting, so that batches padded there have the same positions in
+    all rows; elsewhere it has the position of the token before it, or 0.
     """
     behind = real.flip(1).cumsum(1).flip(1).eq(0)
     return ((real | behind).cumsum(1) - 1).clamp(min=0)
 
 
 def _only_behind(real: Tensor) -> bool:
-    """Whether there is no padding but behind the tokens of a row. Not asked where one would have to wait for the answer."""
+    """Whether there is no padding but behind the tokens of a row.
+
+    Not asked where one would have to wait for the answer.
+    """
     if real.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     return bool((real[:, 1:] <= real[:, :-1]).all())

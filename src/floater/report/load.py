@@ -34,7 +34,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a run scored on one test set, by metric; `bins` holds the same by source length, where it was asked for."""
+    """What a run scored on one test set, by metric; `bins` holds the same by source length, where
+    it was asked for.
+    """
 
     metrics: dict[str, Score]
     bins: dict[str, tuple[int, dict[str, Score]]]
@@ -51,7 +53,9 @@ class Scored:
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired test of a run against another one on a test set: the measure of the run minus that of the other."""
+    """A paired test of a run against another one on a test set: the measure of the run minus that
+    of the other.
+    """
 
     test: str
     other: str
@@ -65,7 +69,9 @@ class Paired:
 
 @dataclass(frozen=True)
 class Row:
-    """Both arms of a comparison on one set, by one measure: medians over seeds, and their difference."""
+    """Both arms of a comparison on one set, by one measure: medians over seeds, and their
+    difference.
+    """
 
     arm: str
     test: str
@@ -117,7 +123,9 @@ class Run:
     def updates(self) -> tuple[int | None, int | None]:
         """Updates that were made, and that were planned."""
         plan = self.settings.get("training")
-        return whole(self.facts.get("updates")), whole(plan.get("updates")) if isinstance(plan, dict) else None
+        return whole(self.facts.get("updates")), (
+            whole(plan.get("updates")) if isinstance(plan, dict) else None
+        )
 
 
 @dataclass(frozen=True)
@@ -165,18 +173,25 @@ def _folders(path: Path) -> list[Path]:
     found = list(_below(path, _DEPTH))
     if not found:
         what = "but is neither" if path.exists() else "but there is none"
-        raise RunError(f"{path} must be the folder of a run (with {CONFIG}) or of a reproduction (with {RESULTS}), {what}.")
+        raise RunError(
+            f"{path} must be the folder of a run (with {CONFIG}) or of a reproduction (with "
+            f"{RESULTS}), {what}."
+        )
     return found
 
 
 def _below(path: Path, depth: int) -> Iterator[Path]:
-    """The runs, reproductions and comparisons in a folder; what lies inside one of the first two is not looked at."""
+    """The runs, reproductions and comparisons in a folder; what lies inside one of the first two is
+    not looked at.
+    """
     if any((path / name).is_file() for name in (CONFIG, RESULTS)):
         yield path
     elif depth and path.is_dir():
         if (path / COMPARISON).is_file():
             yield path
-        for inner in sorted(part for part in path.iterdir() if part.is_dir() and not part.name.startswith(".")):
+        for inner in sorted(
+            part for part in path.iterdir() if part.is_dir() and not part.name.startswith(".")
+        ):
             yield from _below(inner, depth - 1)
 
 
@@ -189,7 +204,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
     found = []
     for path in paths:
         count = 1
-        while count < len(path.parts) and sum(tail(other, count) == tail(path, count) for other in paths) > 1:
+        while (
+            count < len(path.parts)
+            and sum(tail(other, count) == tail(path, count) for other in paths) > 1
+        ):
             count += 1
         found.append(tail(path, count))
     return found
@@ -201,7 +219,10 @@ def read_run(path: Path, name: str) -> Run:
         return _read_run(path, name)
     except FloaterError:
         raise
-    except (ValueError, RecursionError) as error:  # bytes that are no text, values nested beyond reason
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # bytes that are no text, values nested beyond reason
         raise RunError(f"{path} holds a file that is damaged: {first_line(error)}.") from None
 
 
@@ -240,7 +261,11 @@ def _scored(entry: Mapping[str, Any]) -> Scored:
         for label, part in (inner.items() if isinstance(inner, dict) else ())
         if isinstance(part, dict)
     }
-    pairs, beam, seconds = whole(entry.get("pairs")), whole(entry.get("beam")), number(entry.get("seconds"))
+    pairs, beam, seconds = (
+        whole(entry.get("pairs")),
+        whole(entry.get("beam")),
+        number(entry.get("seconds")),
+    )
     return Scored(_metrics(entry), bins, pairs, beam, seconds, entry.get("data"))
 
 
@@ -249,12 +274,16 @@ def _metrics(entry: Mapping[str, Any]) -> dict[str, Score]:
     for key, value in entry.items():
         score = number(value.get("score")) if isinstance(value, dict) else None
         if score is not None:
-            found[key] = Score(score, number(value.get("interval")), str(value.get("signature", "")))
+            found[key] = Score(
+                score, number(value.get("interval")), str(value.get("signature", ""))
+            )
     return found
 
 
 def _paired(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[Paired]:
-    """Paired tests: translation keeps the one of BLEU as it is, understanding keeps one for each measure, by name."""
+    """Paired tests: translation keeps the one of BLEU as it is, understanding keeps one for each
+    measure, by name.
+    """
     for key, entry in scores.items():
         test, between, other = key.partition(AGAINST)
         if between:
@@ -268,7 +297,9 @@ def _difference(entry: object) -> tuple[float, float, float, float] | None:
     """Difference, both ends of its interval and the p-value, where all of them are numbers."""
     if not isinstance(entry, dict):
         return None
-    difference, low, high, p_value = (number(entry.get(name)) for name in ("difference", "low", "high", "p_value"))
+    difference, low, high, p_value = (
+        number(entry.get(name)) for name in ("difference", "low", "high", "p_value")
+    )
     if difference is None or low is None or high is None or p_value is None:
         return None
     return difference, low, high, p_value
@@ -285,7 +316,9 @@ def _compared(path: Path) -> Comparison | None:
                 paired = _difference(entry)
                 if paired is not None:
                     scores = number(entry.get("base")), number(entry.get("other"))
-                    rows.append(Row(arm, part, measure, *scores, *paired, whole(entry.get("examples"))))
+                    rows.append(
+                        Row(arm, part, measure, *scores, *paired, whole(entry.get("examples")))
+                    )
     return Comparison(path, rows) if rows else None
 
 
@@ -296,6 +329,14 @@ def _curves(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, fl
         step = number(row.get("step"))
         for key, value in row.items():
             y = number(value)
-            if step is not None and y is not None and key not in ("step", "time", "epoch", "eval_seconds"):
+            if (
+                step is not None
+                and y is not None
+                and key not in ("step", "time", "epoch", "eval_seconds")
+            ):
                 found.setdefault(key, {})[step] = y
-    return {key: sorted(points.items()) for key, points in found.items() if len(points) > 1 or key.startswith("eval_")}
+    return {
+        key: sorted(points.items())
+        for key, points in found.items()
+        if len(points) > 1 or key.startswith("eval_")
+    }

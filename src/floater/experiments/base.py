@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..report.results import Results
 from ..tasks.translation.config import TranslationConfig
 from .arms import Arm, Scale, Sources
-from .machine import Runs, run_all
+from .scheduler import Runs, run_all
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Item(ABC):
         """Measure what the paper shows."""
 
     def follow(self, order: Order) -> None:
-        """Under accelerate, what processes other than the first do: their share of the runs, if there are any."""
+        """Under accelerate, what processes other than the first do: their share of the runs, if
+        there are any.
+        """
         return
 
     def check(self, order: Order) -> Results | None:
@@ -78,25 +80,48 @@ class Training(Item):
         found = [known.get(key, Arm(key, key)) for key in order.keys]
         for arm in found:
             if arm.after is not None and arm.after not in order.keys:
-                raise ArgumentError(f"`--arms` must have {arm.after} too, from which {arm.key} is warm-started.")
-            if arm.key not in known and not (self.sources.by_key(order.scale) and self.offered(arm, order.scale)):
-                raise ArgumentError(f"`--arms` must be among {', '.join(known)}, but has {arm.key!r}.")
+                raise ArgumentError(
+                    f"`--arms` must have {arm.after} too, from which {arm.key} is warm-started."
+                )
+            if arm.key not in known and not (
+                self.sources.by_key(order.scale) and self.offered(arm, order.scale)
+            ):
+                raise ArgumentError(
+                    f"`--arms` must be among {', '.join(known)}, but has {arm.key!r}."
+                )
         return found
 
     def offered(self, arm: Arm, scale: Scale) -> bool:
-        """Whether there is a config of this arm at a scale; one that is there and wrong raises when it is read."""
+        """Whether there is a config of this arm at a scale; one that is there and wrong raises when
+        it is read.
+        """
         return self.sources.offers(arm, scale)
 
     def left_out(self, order: Order) -> str:
-        """Which of its arms have no config at a scale, in words; nothing where all have one, or some were chosen."""
-        names = [arm.name for arm in self.arms if not order.keys and not self.offered(arm, order.scale)]
-        return f"left out, without a config at the scale {order.scale}: {'; '.join(names)}" if names else ""
+        """Which of its arms have no config at a scale, in words; nothing where all have one, or
+        some were chosen.
+        """
+        names = [
+            arm.name for arm in self.arms if not order.keys and not self.offered(arm, order.scale)
+        ]
+        return (
+            f"left out, without a config at the scale {order.scale}: {'; '.join(names)}"
+            if names
+            else ""
+        )
 
     def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
         """The settings of the runs it needs, by name, warm starts left out."""
-        arms = [arm for arm in self.arms if self.offered(arm, scale)] if order is None else self.chosen(order)
+        arms = (
+            [arm for arm in self.arms if self.offered(arm, scale)]
+            if order is None
+            else self.chosen(order)
+        )
         overrides = () if order is None else order.overrides
-        return {arm.name: TranslationConfig(**self.sources.settings(arm, scale, overrides)) for arm in arms}
+        return {
+            arm.name: TranslationConfig(**self.sources.settings(arm, scale, overrides))
+            for arm in arms
+        }
 
     def check(self, order: Order) -> Results:
         from .checking import check  # noqa: PLC0415  (which knows items)
@@ -111,12 +136,29 @@ class Training(Item):
         arms = self.chosen(order)
         if left := self.left_out(order):
             order.console.print(left, highlight=False, markup=False)
-        settings = {arm.key: self.sources.settings(arm, order.scale, order.overrides) for arm in arms}
+        settings = {
+            arm.key: self.sources.settings(arm, order.scale, order.overrides) for arm in arms
+        }
         return arms, run_all(
-            arms, settings, order.seeds, order.folder, workers=order.workers, console=order.console, apart=self.apart
+            arms,
+            settings,
+            order.seeds,
+            order.folder,
+            workers=order.workers,
+            console=order.console,
+            apart=self.apart,
         )
 
     def results(self, order: Order, runs: Runs) -> Results:
         """Results with title and runs filled in, tables and figures still to come."""
-        names = [Path(os.path.relpath(run.path, order.folder)).as_posix() for found in runs.values() for run in found]
-        return Results(item=self.name, scale=order.scale, title=f"{self.title}, scale {order.scale}", runs=names)
+        names = [
+            Path(os.path.relpath(run.path, order.folder)).as_posix()
+            for found in runs.values()
+            for run in found
+        ]
+        return Results(
+            item=self.name,
+            scale=order.scale,
+            title=f"{self.title}, scale {order.scale}",
+            runs=names,
+        )

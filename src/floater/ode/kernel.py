@@ -1,6 +1,7 @@
 """The compiled library, where it was built and the machine can run it.
 
-`FLOATER_KERNEL=0` leaves it aside in every solve that begins from then on; one that has begun goes on as it was.
+`FLOATER_KERNEL=0` leaves it aside in every solve that begins from then on; one that has begun goes
+on as it was.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _loaded: list[Any] = []
 
 
 def _load() -> Any:
-    places = [Path(__file__).with_name(f"_kernel{suffix}") for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    places = [
+        Path(__file__).with_name(f"_kernel{suffix}")
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES
+    ]
     found = next((path for path in places if path.exists()), None)
     if found is None:
         return None
@@ -46,8 +50,12 @@ def _load() -> Any:
     except (OSError, AttributeError):
         return None
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # torch's own threads; without them the kernel uses one
-        opened.floater_threads(*(ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p) for name in names))
+    with contextlib.suppress(
+        AttributeError, OSError, TypeError
+    ):  # torch's own threads; without them the kernel uses one
+        opened.floater_threads(
+            *(ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p) for name in names)
+        )
     return opened
 
 
@@ -76,7 +84,11 @@ def mixes(rows: Tensor) -> bool:
 
 
 def mix(weights: Tensor, rows: Tensor, out: Tensor) -> Tensor:
-    """weights [n, m] · rows [m, size] for small n and m, all in one piece; a row of it does not depend on the others."""
+    """weights [n, m] · rows [m, size] for small n and m, all in one piece; a row of it does not
+    depend on the others.
+    """
     sizes = (*weights.shape, rows.shape[1])
-    loaded().floater_mix(at(weights), at(rows), at(out), *map(ctypes.c_long, sizes), torch.get_num_threads())
+    loaded().floater_mix(
+        at(weights), at(rows), at(out), *map(ctypes.c_long, sizes), torch.get_num_threads()
+    )
     return out

@@ -9,7 +9,9 @@ Table = NDArray[np.floating]
 
 
 def by_speed(table: Table) -> NDArray[np.intp]:
-    """An order of the dimensions, from those that change fastest (relative to their spread) to the slowest."""
+    """An order of the dimensions, from those that change fastest (relative to their spread) to the
+    slowest.
+    """
     table = np.asarray(table, np.float64)
     change = np.abs(np.diff(table, axis=0)).mean(0) if len(table) > 1 else np.zeros(table.shape[1])
     spread = table.std(0)
@@ -22,7 +24,9 @@ def limit_of(table: Table) -> float:
 
 
 def plane(table: Table) -> tuple[Table, tuple[float, float]]:
-    """The path in its first two principal components [position, 2], and the shares of the variance they carry."""
+    """The path in its first two principal components [position, 2], and the shares of the variance
+    they carry.
+    """
     centred = np.asarray(table, np.float64) - table.mean(0)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(table), 2))
@@ -47,7 +51,8 @@ def similarity(table: Table) -> Table:
 
 
 def spectrum(table: Table) -> tuple[Table, Table]:
-    """Frequencies [F] in cycles a position, and the power of each dimension [F, dimension] in dB below the largest.
+    """Frequencies [F] in cycles a position, and the power of each dimension [F, dimension] in dB
+    below the largest.
 
     The mean is taken out and a Hann window applied.
     """

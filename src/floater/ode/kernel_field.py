@@ -1,7 +1,8 @@
-"""A perceptron's steps by the compiled library; without it they are made of tensor operations, with the same results to rounding.
+"""A perceptron's steps by the compiled library; without it they are made of tensor operations, with
+the same results to rounding.
 
-The library's thin products run at full speed, so it integrates p itself: the detour over W₁p, which saves thin products but
-adds wide ones, does not pay here.
+The library's thin products run at full speed, so it integrates p itself: the detour over W₁p, which
+saves thin products but adds wide ones, does not pay here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from .activations import Activation
 from .fields import Attempt, Reverse
-from .native import PANEL, at, library, loaded, mix, pack
-from .perceptron import Perceptron, PerceptronField, PerceptronReverse, weigh_strain
+from .kernel import PANEL, at, library, loaded, mix, pack
+from .mlp_field import Perceptron, PerceptronField, PerceptronReverse, weigh_strain
 
 _KNOWN = {"tanh": 0, "relu": 1}  # nonlinearities, as the kernel numbers them
 
@@ -36,7 +37,9 @@ def fastest(dim: int, hidden: int, activation: Activation, like: Tensor) -> type
 
 
 class CompiledField(Perceptron):
-    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂; a stage keeps p and act(·), side by side for each trajectory."""
+    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂; a stage keeps p and act(·), side by side for
+    each trajectory.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -54,7 +57,9 @@ class CompiledField(Perceptron):
 
     def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
         both = kept.view(self.rows, self.dim + self.hidden)
-        both[:, : self.dim] = kept[: self.width].view(self.rows, self.dim).clone()  # it comes in one piece
+        both[:, : self.dim] = (
+            kept[: self.width].view(self.rows, self.dim).clone()
+        )  # it comes in one piece
         shift, level = self._shifted([time])
         self.call("stage", (self._first, self._second, shift, level, kept, slope), 1)
 
@@ -63,16 +68,31 @@ class CompiledField(Perceptron):
         seen = torch.tensor([[1.0, self.view(time)] for time in times])
         return seen @ self._biases[0], seen @ self._biases[1]
 
-    def stages(self, times: Sequence[float], terms: Tensor, heads: Sequence[Tensor], weights: Tensor, kept: Tensor) -> None:
+    def stages(
+        self,
+        times: Sequence[float],
+        terms: Tensor,
+        heads: Sequence[Tensor],
+        weights: Tensor,
+        kept: Tensor,
+    ) -> None:
         shifts, levels = self._shifted(times)
         tensors = (self._first, self._second, terms, weights, shifts, levels, kept)
         self.call("forward", tensors, len(times))
 
-    def call(self, name: str, tensors: Sequence[Tensor], stages: int, more: Sequence[float] = ()) -> None:
+    def call(
+        self, name: str, tensors: Sequence[Tensor], stages: int, more: Sequence[float] = ()
+    ) -> None:
         """Run one of the kernel's functions."""
         sizes = (stages, self.rows, self.dim, self.hidden)
         function = getattr(loaded(), f"floater_{name}")
-        function(*map(at, tensors), *map(ctypes.c_long, sizes), self.known, torch.get_num_threads(), *map(ctypes.c_float, more))
+        function(
+            *map(at, tensors),
+            *map(ctypes.c_long, sizes),
+            self.known,
+            torch.get_num_threads(),
+            *map(ctypes.c_float, more),
+        )
 
     def states(self, kept: Tensor) -> Tensor:
         """p of stages, from what they kept [n, kept_width]: a row a stage and trajectory."""
@@ -82,14 +102,31 @@ class CompiledField(Perceptron):
         """act(·) of stages, likewise."""
         return kept.view(-1, self.dim + self.hidden)[:, self.dim :]
 
-    def combine(self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor) -> Tensor:
+    def combine(
+        self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor
+    ) -> Tensor:
         return mix(weights, slopes, slopes.new_empty(len(weights), self.width))
 
     def measure(
-        self, step: Attempt, weights: Tensor, slopes: Tensor, kept: Tensor, relative: float, absolute: float
+        self,
+        step: Attempt,
+        weights: Tensor,
+        slopes: Tensor,
+        kept: Tensor,
+        relative: float,
+        absolute: float,
     ) -> tuple[float, float, float]:
         sums = torch.zeros(max(self.dim, self.hidden) // PANEL, 5, dtype=torch.float64)
-        tensors = (self._first, step.error, step.before, step.after, weights, kept, self._room, sums)
+        tensors = (
+            self._first,
+            step.error,
+            step.before,
+            step.after,
+            weights,
+            kept,
+            self._room,
+            sums,
+        )
         self.call("measure", tensors, len(kept), (relative, absolute))
         error, total, *squares = sums.sum(0).tolist()
         z, integral, value = map(math.sqrt, squares)
@@ -127,9 +164,25 @@ class _CompiledReverse(PerceptronReverse):
         self._field.call("unstage", (self._first, self._second, *rows), 1)
 
     def step(
-        self, base: int, tail: Tensor, reach: Tensor, slopes: Tensor, following: Tensor, spread: Tensor, shared: Tensor
+        self,
+        base: int,
+        tail: Tensor,
+        reach: Tensor,
+        slopes: Tensor,
+        following: Tensor,
+        spread: Tensor,
+        shared: Tensor,
     ) -> None:
-        rows = (tail, reach, slopes, self._inner[base:], following, spread, shared, self._kept[base:])
+        rows = (
+            tail,
+            reach,
+            slopes,
+            self._inner[base:],
+            following,
+            spread,
+            shared,
+            self._kept[base:],
+        )
         self._field.call("reverse", (self._first, self._second, *rows), len(tail))
 
     def gather(self, first: int, cotangents: Tensor) -> None:
@@ -143,7 +196,14 @@ class _CompiledReverse(PerceptronReverse):
         self._slope2 += (self._seen_rows @ slope_cotangents).view(2, -1, field.dim).sum(1)
         self._slope1 += (self._seen_rows @ self._inner).view(2, -1, field.hidden).sum(1)
 
-    def finish(self, inner_cotangent: Tensor, state_cotangent: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def finish(
+        self, inner_cotangent: Tensor, state_cotangent: Tensor
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         weight1 = torch.cat((self._grad1, self._slope1[1].unsqueeze(1)), 1)
         weight2 = torch.cat((self._grad2, self._slope2[1].unsqueeze(1)), 1)
-        return inner_cotangent + state_cotangent, (weight1, self._slope1[0], weight2, self._slope2[0])
+        return inner_cotangent + state_cotangent, (
+            weight1,
+            self._slope1[0],
+            weight2,
+            self._slope2[0],
+        )

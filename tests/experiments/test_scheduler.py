@@ -16,7 +16,7 @@ from rich.console import Console
 
 from floater.errors import DataError, RunError
 from floater.experiments.arms import Arm, embedded
-from floater.experiments.machine import Job, run_all, side_by_side
+from floater.experiments.scheduler import Job, run_all, side_by_side
 from floater.training.records import RunFolder
 
 QUIET = Console(quiet=True)
@@ -24,14 +24,24 @@ QUIET = Console(quiet=True)
 
 def settings(*keys: str, **training: Any) -> dict[str, dict[str, Any]]:
     few = {
-        "embedded": {"train": {"pairs": 150}, "valid": {"pairs": 4}, "test": {"pairs": 6, "longest": 6}},
+        "embedded": {
+            "train": {"pairs": 150},
+            "valid": {"pairs": 4},
+            "test": {"pairs": 6, "longest": 6},
+        },
         "max_source_tokens": None,
     }
     changes = {
         "data": few,
         "vocabulary": {"size": 320},
         "model": {"dim": 16, "feed_forward": 16},
-        "training": {"updates": 4, "batch_tokens": 512, "save_every": 2, "log_every": 1, **training},
+        "training": {
+            "updates": 4,
+            "batch_tokens": 512,
+            "save_every": 2,
+            "log_every": 1,
+            **training,
+        },
     }
     return {key: embedded(key, **changes) for key in keys}
 
@@ -41,7 +51,11 @@ def test_runs_are_made_once_and_warm_starts_after_their_base(tmp_path: Path) -> 
     made = settings("sinusoidal", "flow-qkv")
     runs = run_all(arms, made, [0, 1], tmp_path, workers=1, console=QUIET)
     assert [run.path.name for run in runs["flow-qkv"]] == ["flow-qkv-seed0", "flow-qkv-seed1"]
-    assert all(set(run.scores()["test"]["bins"]) == {"0-32", "32-64", "64+"} for found in runs.values() for run in found)
+    assert all(
+        set(run.scores()["test"]["bins"]) == {"0-32", "32-64", "64+"}
+        for found in runs.values()
+        for run in found
+    )
     when = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/scores.json")}
     assert len(when) == 4
     run_all(arms, made, [0, 1], tmp_path, workers=1, console=QUIET)
@@ -51,7 +65,9 @@ def test_runs_are_made_once_and_warm_starts_after_their_base(tmp_path: Path) -> 
 def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
     arms = [Arm("sinusoidal", "base")]
     run_all(arms, settings("sinusoidal"), [0], tmp_path, workers=1, console=QUIET)
-    with pytest.raises(RunError, match=r"started with training.lr = 0.005, but the config now says 0.1"):
+    with pytest.raises(
+        RunError, match=r"started with training.lr = 0.005, but the config now says 0.1"
+    ):
         run_all(arms, settings("sinusoidal", lr=0.1), [0], tmp_path, workers=1, console=QUIET)
 
 
@@ -59,12 +75,13 @@ CODE = """
 import sys
 from pathlib import Path
 from rich.console import Console
-from tests.experiments.test_machine import settings
+from tests.experiments.test_scheduler import settings
 from floater.experiments.arms import Arm
-from floater.experiments.machine import run_all
+from floater.experiments.scheduler import run_all
 if __name__ == "__main__":
     made = settings("sinusoidal", updates=60, save_every=2)
-    run_all([Arm("sinusoidal", "base")], made, [0], Path(sys.argv[1]), workers=int(sys.argv[2]), console=Console(), apart=True)
+    arms, out, workers = [Arm("sinusoidal", "base")], Path(sys.argv[1]), int(sys.argv[2])
+    run_all(arms, made, [0], out, workers=workers, console=Console(), apart=True)
 """
 
 
@@ -126,13 +143,23 @@ class Unportable(Exception):
 @pytest.mark.parametrize(
     ("fails", "kind", "message"),
     [
-        (Waits("wrong", error=DataError("x.txt must be a text file, but there is none.")), DataError, "x.txt must be a text file"),
+        (
+            Waits("wrong", error=DataError("x.txt must be a text file, but there is none.")),
+            DataError,
+            "x.txt must be a text file",
+        ),
         (Waits("odd", odd=True), RuntimeError, "1 and 2"),
         (Waits("long", error=DataError("x" * 10**6)), DataError, "xxx"),
-        (Waits("dies", killed=True), RunError, "The process of dies was killed by signal 9, perhaps for lack of memory"),
+        (
+            Waits("dies", killed=True),
+            RunError,
+            "The process of dies was killed by signal 9, perhaps for lack of memory",
+        ),
     ],
 )
-def test_a_job_that_fails_ends_the_others_at_once(fails: Waits, kind: type[Exception], message: str) -> None:
+def test_a_job_that_fails_ends_the_others_at_once(
+    fails: Waits, kind: type[Exception], message: str
+) -> None:
     begun = time.perf_counter()
     with pytest.raises(kind, match=message):
         side_by_side([Waits("[/red] slow", 900), fails, Waits("never begins", 900)], 2, QUIET)
@@ -142,15 +169,25 @@ def test_a_job_that_fails_ends_the_others_at_once(fails: Waits, kind: type[Excep
 
 @pytest.mark.slow
 def test_jobs_take_turns() -> None:
-    side_by_side([Waits(str(number)) for number in range(3)], 2, Console(quiet=True, force_terminal=True))
+    side_by_side(
+        [Waits(str(number)) for number in range(3)], 2, Console(quiet=True, force_terminal=True)
+    )
     assert not multiprocessing.active_children()
 
 
-def test_what_is_missing_is_said_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = settings("sinusoidal", "learned")
     (tmp_path / "there.txt").write_text("a\n", encoding="utf-8")
     there = {"source": tmp_path / "there.txt", "target": tmp_path / "there.txt"}
-    files = {"source": "en", "target": "de", "train": there, "valid": there, "test": {**there, "target": tmp_path / "gone.txt"}}
+    files = {
+        "source": "en",
+        "target": "de",
+        "train": there,
+        "valid": there,
+        "test": {**there, "target": tmp_path / "gone.txt"},
+    }
     made["learned"]["data"] = files
     monkeypatch.setattr(Job, "perform", lambda *_: pytest.fail("nothing may start"))
     arms = [Arm("sinusoidal", "one"), Arm("learned", "two")]

@@ -1,7 +1,9 @@
-"""The stepper: takes steps, keeps what evaluation and the reverse sweep need, and can go on from where it stood.
+"""The stepper: takes steps, keeps what evaluation and the reverse sweep need, and can go on from
+where it stood.
 
-The sequence of steps is a function of h, p(start), start and the solver alone. The last step overshoots the time
-that was asked for and the dense output cuts, so that p(t) never depends on how far anyone looked.
+The sequence of steps is a function of h, p(start), start and the solver alone. The last step
+overshoots the time that was asked for and the dense output cuts, so that p(t) never depends on how
+far anyone looked.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from ..errors import SolverError, StateOverflow, StepSizeUnderflow, TooManySteps
 from .fields import Attempt, Field
-from .native import mix, mixes
+from .kernel import mix, mixes
 from .solvers import Adaptive, Solver
 
 Sink = Callable[[int, Tensor], None]
@@ -24,24 +26,36 @@ Sink = Callable[[int, Tensor], None]
 _BLOCK_BYTES = 8 * 2**20
 _SAFETY, _SHRINK, _GROW, _TREND = 0.95, 0.2, 10.0, 0.04
 _LONGEST_GUESS = 1.6  # of a first step; the time between tokens is a tenth of a unit
-_TOGETHER = 16  # rows evaluated by one product: always as many, so that a row's bits do not depend on how many are asked for
+# rows evaluated by one product: always as many, so that a row's bits do not depend on how many are
+# asked for
+_TOGETHER = 16
 _WATCH = 4_000  # steps between two looks at the pace; a look compares the halves of that stretch
 _STEADY = 1.1  # a second half longer than the first by this factor is one that still grows
-_GRADIENT_SLACK = 10.0  # the integrals that gradients rest on may be this much coarser than the state
+_GRADIENT_SLACK = (
+    10.0  # the integrals that gradients rest on may be this much coarser than the state
+)
 _TOO_MANY = (
-    "stiff dynamics (fast decay, large weights) are not for explicit solvers: lower the weights; else raise `max_steps`, loosen "
-    "the tolerance, or give the dynamics a bounded view of time"
+    "stiff dynamics (fast decay, large weights) are not for explicit solvers: lower the weights; "
+    "else raise `max_steps`, loosen the tolerance, or give the dynamics a bounded view of time"
 )
 
 
 class Rows:
-    """Rows of equal width that grow in blocks, so that a block is one matrix and nothing is ever copied together.
+    """Rows of equal width that grow in blocks, so that a block is one matrix and nothing is ever
+    copied together.
 
-    A step owns `stride` new rows; consecutive steps share one row, which is repeated at the head of each block.
+    A step owns `stride` new rows; consecutive steps share one row, which is repeated at the head of
+    each block.
     """
 
     def __init__(self, like: Tensor, width: int, stride: int, shared: int, keep: bool) -> None:
-        self._like, self._width, self._stride, self._shared, self._keep = like, width, stride, shared, keep
+        self._like, self._width, self._stride, self._shared, self._keep = (
+            like,
+            width,
+            stride,
+            shared,
+            keep,
+        )
         room = _BLOCK_BYTES // max(1, stride * width * like.element_size())
         self.steps_per_block = max(1, min(64, room)) if keep else 1
         self._blocks: list[Tensor] = []
@@ -63,10 +77,16 @@ class Rows:
             self._blocks[0][: self._shared] = self._blocks[0][-self._shared :]
 
     def spans(self, steps: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Blocks from last to first: (first step, number of steps, their rows), for the first `steps` steps."""
+        """Blocks from last to first: (first step, number of steps, their rows), for the first
+        `steps` steps.
+        """
         for first in reversed(range(0, steps, self.steps_per_block)):
             count = min(self.steps_per_block, steps - first)
-            yield first, count, self._blocks[first // self.steps_per_block][: count * self._stride + self._shared]
+            yield (
+                first,
+                count,
+                self._blocks[first // self.steps_per_block][: count * self._stride + self._shared],
+            )
 
 
 class Path:
@@ -94,7 +114,9 @@ class Path:
         self.field, self.solver, self.tableau = field, solver, solver.tableau
         self.start = start
         self.keep_stages, self.keep_dense = keep_stages, keep_dense
-        self.mixes = mixes(field.initial.reshape(1, -1))  # decided once, so that a state has the same bits whenever it is asked for
+        self.mixes = mixes(
+            field.initial.reshape(1, -1)
+        )  # decided once, so that a state has the same bits whenever it is asked for
         self.grid = [start]  # times at which steps begin and end
         self.lengths: list[float] = []  # η of each step; grid[n] + lengths[n] == grid[n + 1]
         self.evaluations = field.spent
@@ -104,7 +126,8 @@ class Path:
         self.state = field.initial.clone()
         self.stages = Rows(like, field.kept_width, tableau.stages - 1, shared=1, keep=keep_stages)
         self.dense = Rows(like, like.numel(), tableau.degree + 1, shared=0, keep=keep_dense)
-        # Constant rows, the inner state, and the inner slopes: a stage is one weighted sum of the first of these rows.
+        # Constant rows, the inner state, and the inner slopes: a stage is one weighted sum of the
+        # first of these rows.
         constants = len(field.constants)
         self._rows = like.new_empty(constants + 1 + tableau.stages, field.width)
         self._rows[:constants] = field.constants
@@ -112,8 +135,8 @@ class Path:
         self._inner, self._slopes = self._rows[constants], self._rows[constants + 1 :]
         self._each_slope = self._slopes.unbind()
         self._coupling = np.array(tableau.coupling)
-        # The dense output, then the error estimate or, for methods without one, the step itself: the sum of a Hermite
-        # polynomial's coefficients would lose digits.
+        # The dense output, then the error estimate or, for methods without one, the step itself:
+        # the sum of a Hermite polynomial's coefficients would lose digits.
         last = tableau.coupling[-1] if tableau.error is None else tableau.error
         sums = torch.tensor([*zip(*tableau.dense, strict=True), last], dtype=torch.float64)
         self._sums = sums.to(like).contiguous()
@@ -138,7 +161,8 @@ class Path:
         return len(self.lengths)
 
     def advance(self, end: float, sink: Sink | None = None, clip: bool = False) -> None:
-        """Take steps until `end` is reached or passed; hand each step's polynomial [degree + 1, size] to `sink`.
+        """Take steps until `end` is reached or passed; hand each step's polynomial [degree + 1,
+        size] to `sink`.
 
         With `clip` the last step stops at `end` exactly, which makes later states depend on `end`.
         """
@@ -161,7 +185,11 @@ class Path:
     def _begin(self) -> None:
         self._inner.copy_(self.field.enter())
         first = self.stages.window(0)[0]
-        torch.mv(self._heads[0], self._weights([self.start], np.zeros((1, 1)))[0, :-1], out=first[: self.field.width])
+        torch.mv(
+            self._heads[0],
+            self._weights([self.start], np.zeros((1, 1)))[0, :-1],
+            out=first[: self.field.width],
+        )
         self._evaluate(self.start, self._each_slope[0], first)
         if not math.isfinite(self._slopes[0].sum().item()):
             largest = self._slopes[0].abs().max().item()
@@ -182,7 +210,9 @@ class Path:
         return torch.from_numpy(weights).to(self._rows)
 
     def _guess(self, solver: Adaptive) -> float:
-        """First step: the length over which a curve of this slope and curvature errs by the tolerance."""
+        """First step: the length over which a curve of this slope and curvature errs by the
+        tolerance.
+        """
         rows = self.stages.window(0)
         scale = self.state.abs().mul_(solver.rtol).add_(solver.atol)
         weights = self._sums.new_tensor([[1.0]])
@@ -199,7 +229,8 @@ class Path:
         bend = _rms(moved - slope) / probe
         if not math.isfinite(bend):
             return min(1e-4, solver.max_step or math.inf)
-        # error ≈ 1e-4 · η⁶ · speed · (bend / speed)⁵ for a curve whose derivatives keep that ratio; logarithms do not overflow
+        # error ≈ 1e-4 · η⁶ · speed · (bend / speed)⁵ for a curve whose derivatives keep that ratio;
+        # logarithms do not overflow
         guess = _LONGEST_GUESS
         if bend > 0:
             danger = math.log(1e-4) + math.log(speed) + 5 * (math.log(bend) - math.log(speed))
@@ -209,7 +240,11 @@ class Path:
     def _propose(self, end: float, clip: bool) -> float:
         if isinstance(self.solver, Adaptive):
             if self.steps + self.rejected >= self.solver.max_steps:
-                raise self._trouble(TooManySteps, f"{self.solver.max_steps} steps did not reach time {end:g}", _TOO_MANY)
+                raise self._trouble(
+                    TooManySteps,
+                    f"{self.solver.max_steps} steps did not reach time {end:g}",
+                    _TOO_MANY,
+                )
             if self.steps and self.steps % _WATCH == 0:
                 self._check_pace(self.solver.max_steps, end)
             length = self._step or 1.0
@@ -218,11 +253,12 @@ class Path:
         return min(length, end - self.end) if clip else length
 
     def _check_pace(self, budget: int, end: float) -> None:
-        """Raise where the steps that are left come nowhere near `end`, instead of taking them all first.
+        """Raise where the steps that are left come nowhere near `end`, instead of taking them all
+        first.
 
-        Steps that still grow are left to grow, so that dynamics which calm down get their time; and the pace must be ten times
-        too slow to be believed when 4 % of the budget are used, twice from 20 % on. Only whether to give up depends on `end`,
-        never a step.
+        Steps that still grow are left to grow, so that dynamics which calm down get their time; and
+        the pace must be ten times too slow to be believed when 4 % of the budget are used, twice
+        from 20 % on. Only whether to give up depends on `end`, never a step.
         """
         half = _WATCH // 2
         first, middle, last = self.grid[-1 - _WATCH], self.grid[-1 - half], self.end
@@ -232,8 +268,8 @@ class Path:
         if last - middle < _STEADY * (middle - first) and doubt * left * pace < end - last:
             raise self._trouble(
                 TooManySteps,
-                f"at the pace of the last steps about {self.steps + (end - last) / pace:.1e} are needed to reach time {end:g}, "
-                f"but max_steps is {budget}",
+                f"at the pace of the last steps about {self.steps + (end - last) / pace:.1e} are "
+                f"needed to reach time {end:g}, but max_steps is {budget}",
                 _TOO_MANY,
             )
 
@@ -261,10 +297,14 @@ class Path:
         self._arrived = arrived
         return polynomial
 
-    def _measure(self, solver: Adaptive, arrived: Tensor, error: Tensor, window: Tensor, length: float) -> float:
+    def _measure(
+        self, solver: Adaptive, arrived: Tensor, error: Tensor, window: Tensor, length: float
+    ) -> float:
         """Estimated error of a step, 1 being the most that is allowed."""
         step = Attempt(self.state, arrived, error, length)
-        measured, total, strain = self.field.measure(step, self._sums[-1:], self._slopes, window, solver.rtol, solver.atol)
+        measured, total, strain = self.field.measure(
+            step, self._sums[-1:], self._slopes, window, solver.rtol, solver.atol
+        )
         if not math.isfinite(measured + total):
             return math.inf
         if total > 1e-3 * solver.rtol * torch.finfo(error.dtype).max:
@@ -296,20 +336,33 @@ class Path:
             speed = self._speed()
             if calm and speed * shortest > 1e-3 * (1 + self.state.abs().max().item()):
                 raise self._trouble(
-                    StepSizeUnderflow, f"the dynamics are too large there (|h| up to {speed:.1e}) for any step to be short enough"
+                    StepSizeUnderflow,
+                    f"the dynamics are too large there (|h| up to {speed:.1e}) for any step to be "
+                    "short enough",
                 )
             if math.isfinite(error) and calm:
                 advice = "loosen rtol/atol"
                 if solver.rtol < 100 * torch.finfo(self.state.dtype).eps:
-                    advice += f" or solve in float64 (rtol={solver.rtol:g} is too fine for {self.state.dtype})"
-                raise self._trouble(StepSizeUnderflow, f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}", advice)
-            raise self._trouble(StateOverflow, "the state runs away, and no further step is short enough")
+                    advice += (
+                        f" or solve in float64 (rtol={solver.rtol:g} is too fine for "
+                        f"{self.state.dtype})"
+                    )
+                raise self._trouble(
+                    StepSizeUnderflow,
+                    f"no step meets rtol={solver.rtol:g}, atol={solver.atol:g}",
+                    advice,
+                )
+            raise self._trouble(
+                StateOverflow, "the state runs away, and no further step is short enough"
+            )
         return False
 
     def _speed(self) -> float:
         """The largest |dp/dt| where the steps stand."""
         rows = self.stages.window(self.steps)
-        slope = self.field.combine(self._sums.new_tensor([[1.0]]), [self.end], self._slopes[:1], rows[:1])
+        slope = self.field.combine(
+            self._sums.new_tensor([[1.0]]), [self.end], self._slopes[:1], rows[:1]
+        )
         return float(slope.abs().max().item())
 
     def _accept(self, length: float, end: float) -> None:
@@ -335,9 +388,14 @@ class Path:
 
     def _trouble(self, kind: type[SolverError], what: str, advice: str = "") -> SolverError:
         magnitude = self.state.abs().max().item() if self.state.numel() else 0.0
-        advice = advice or "lower the weights or the learning rate of the dynamics, or give it a bounded view of time"
+        advice = (
+            advice
+            or "lower the weights or the learning rate of the dynamics, "
+            "or give it a bounded view of time"
+        )
         return kind(
-            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: {magnitude:g}): {what}; {advice}.",
+            f"Solver {self.tableau.name} stopped at time {self.end:g} (largest |p| there: "
+            f"{magnitude:g}): {what}; {advice}.",
             time=self.end,
             magnitude=magnitude,
         )
@@ -363,13 +421,19 @@ def evaluate(path: Path, times: np.ndarray, order: np.ndarray | None) -> Tensor:
             return
         fraction = (times[begin:place] - path.grid[step]) / path.lengths[step]
         if order is None and path.mixes:
-            mix(torch.from_numpy(np.vander(fraction, len(polynomial), increasing=True)).float(), polynomial, out[begin:place])
+            mix(
+                torch.from_numpy(np.vander(fraction, len(polynomial), increasing=True)).float(),
+                polynomial,
+                out[begin:place],
+            )
             return
         powers = _powers(fraction, len(polynomial)).to(out.device, out.dtype)
         for first in range(0, place - begin, _TOGETHER):
             rows = slice(begin + first, min(begin + first + _TOGETHER, place))
             whole = order is None and rows.stop - rows.start == _TOGETHER
-            states = torch.mm(powers[first : first + _TOGETHER], polynomial, out=out[rows] if whole else scratch)
+            states = torch.mm(
+                powers[first : first + _TOGETHER], polynomial, out=out[rows] if whole else scratch
+            )
             if order is not None:
                 out[torch.from_numpy(order[rows]).to(out.device)] = states[: rows.stop - rows.start]
             elif not whole:

@@ -60,7 +60,8 @@ def arguments(
         save_steps=pace.save_every,
         save_total_limit=None,
         logging_steps=training.log_every,
-        logging_nan_inf_filter=False,  # it would log the mean of earlier losses in place of one that is not finite
+        # it would log the mean of earlier losses in place of one that is not finite
+        logging_nan_inf_filter=False,
         report_to=[],
         metric_for_best_model=metric,
         greater_is_better=more_is_better,
@@ -109,7 +110,8 @@ def assemble(
         model=model,
         args=arguments,
         train_dataset=data,
-        eval_dataset=data,  # the stock Trainer insists on one; `measure` looks at the validation set
+        # the stock Trainer insists on one; `measure` looks at the validation set
+        eval_dataset=data,
         callbacks=[progress],
         **kwargs,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from floater.report import maths
+from floater.report import encoding_stats
 from floater.report.packing import BUDGET, pack, site_facts, unpack
 from floater.training.positions import Positions
 
@@ -15,29 +15,33 @@ from .folders import circle
 def test_dimensions_are_ordered_from_fast_to_slow() -> None:
     t = np.linspace(0, 20, 200)[:, None]
     table = np.sin(t * np.array([1.0, 4.0, 2.0]))
-    assert maths.by_speed(table).tolist() == [1, 2, 0]
-    assert sorted(maths.by_speed(np.zeros((1, 4))).tolist()) == [0, 1, 2, 3]
+    assert encoding_stats.by_speed(table).tolist() == [1, 2, 0]
+    assert sorted(encoding_stats.by_speed(np.zeros((1, 4))).tolist()) == [0, 1, 2, 3]
 
 
 def test_a_circle_in_many_dimensions_is_a_circle_in_its_plane() -> None:
     angle = np.linspace(0, 2 * np.pi, 50, endpoint=False)
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(16, 2)))[0].T
-    points, shares = maths.plane(3 * np.stack([np.cos(angle), np.sin(angle)], 1) @ axes + 7)
+    points, shares = encoding_stats.plane(
+        3 * np.stack([np.cos(angle), np.sin(angle)], 1) @ axes + 7
+    )
     assert np.allclose(np.linalg.norm(points, axis=1), 3)
     assert shares == pytest.approx((0.5, 0.5))
-    assert maths.flatness(circle(1, 30, 6).tables[0]) == pytest.approx(sum(maths.plane(circle(1, 30, 6).tables[0])[1]))
+    assert encoding_stats.flatness(circle(1, 30, 6).tables[0]) == pytest.approx(
+        sum(encoding_stats.plane(circle(1, 30, 6).tables[0])[1])
+    )
 
 
 def test_the_plane_of_a_single_point_and_of_one_dimension() -> None:
-    assert maths.plane(np.ones((1, 4)))[0].tolist() == [[0, 0]]
-    points, shares = maths.plane(np.arange(5.0)[:, None])
+    assert encoding_stats.plane(np.ones((1, 4)))[0].tolist() == [[0, 0]]
+    points, shares = encoding_stats.plane(np.arange(5.0)[:, None])
     assert shares == pytest.approx((1, 0))
     assert np.allclose(np.abs(points[:, 0]), [2, 1, 0, 1, 2])
 
 
 def test_the_spectrum_peaks_at_the_frequency_that_is_there() -> None:
     wave = np.sin(2 * np.pi * 0.125 * np.arange(128))
-    frequencies, power = maths.spectrum(np.stack([wave, 0.01 * wave], 1))
+    frequencies, power = encoding_stats.spectrum(np.stack([wave, 0.01 * wave], 1))
     assert frequencies[power[:, 0].argmax()] == pytest.approx(0.125)
     assert power.max() == pytest.approx(0)
     assert power[:, 1].max() == pytest.approx(-40)
@@ -45,7 +49,7 @@ def test_the_spectrum_peaks_at_the_frequency_that_is_there() -> None:
 
 def test_similarity_is_the_products_of_rows() -> None:
     table = circle().tables[0]
-    found = maths.similarity(table)
+    found = encoding_stats.similarity(table)
     assert np.allclose(found, found.T)
     assert found[2, 5] == pytest.approx(float(table[2] @ table[5]), rel=1e-5)
 
@@ -69,7 +73,9 @@ def test_packing_keeps_to_its_budget(budget: int) -> None:
 
 
 def test_zero_encodings_can_be_packed_and_told_of() -> None:
-    positions = Positions(np.arange(3) * 0.1, np.zeros((1, 3, 4), np.float32), ("input",), "flow", "flow", None)
+    positions = Positions(
+        np.arange(3) * 0.1, np.zeros((1, 3, 4), np.float32), ("input",), "flow", "flow", None
+    )
     assert not unpack(pack(positions, BUDGET)).any()
     assert site_facts(positions) == [["input", 0.0, 0.0, 0.0, 0.0, 0.0]]
 

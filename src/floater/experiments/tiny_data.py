@@ -1,4 +1,6 @@
-"""A tiny world of understanding, made in moments: a random RoBERTa, its tokenizer, and questions with right answers."""
+"""A tiny world of understanding, made in moments: a random RoBERTa, its tokenizer, and questions
+with right answers.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,25 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 TRAIN, VALID = 1600, 300
 """Examples of each part."""
 _LARGEST = 99
-_LINES = Embedded(train=Lines(pairs=600), valid=Lines(pairs=100), test=Lines(pairs=1), largest=_LARGEST)
+_LINES = Embedded(
+    train=Lines(pairs=600), valid=Lines(pairs=100), test=Lines(pairs=1), largest=_LARGEST
+)
 _AFTER = "which number comes after {}?"
 
 
 def learned_tokenizer(lines: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of whole words that frames sentences as RoBERTa does; it knows the words of some lines."""
+    """A tokenizer of whole words that frames sentences as RoBERTa does; it knows the words of some
+    lines.
+    """
     words = Tokenizer(WordLevel(unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
-    words.train_from_iterator(lines, WordLevelTrainer(special_tokens=list(SPECIAL), show_progress=False))
+    words.train_from_iterator(
+        lines, WordLevelTrainer(special_tokens=list(SPECIAL), show_progress=False)
+    )
     words.post_processor = TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=words,
@@ -61,7 +71,8 @@ def write_model(
     rows: int = 130,
     dtype: torch.dtype = torch.float32,
 ) -> Path:
-    """A model of two blocks with random weights that are large enough to matter, and its tokenizer; always the same one.
+    """A model of two blocks with random weights that are large enough to matter, and its tokenizer;
+    always the same one.
 
     Args:
         folder: where to.
@@ -109,7 +120,11 @@ def write_world(folder: Path, law: Path) -> None:
     texts = {part: generate(_LINES, part, "en", "en")[0] for part in ("train", "valid")}
     with new_folder(folder) as place:
         numbers = " ".join(spell(number, "en") for number in range(_LARGEST + 1))
-        write_model(place / "model", learned_tokenizer([*texts["train"], numbers, _AFTER.format("one")]), dim=32)
+        write_model(
+            place / "model",
+            learned_tokenizer([*texts["train"], numbers, _AFTER.format("one")]),
+            dim=32,
+        )
         for part, lines in texts.items():
             write_text(place / f"{part}.txt", "".join(f"{line}\n" for line in lines))
         for name, (settings, suffix, made) in _TASKS.items():
@@ -118,7 +133,11 @@ def write_world(folder: Path, law: Path) -> None:
                 file = f"{name}.{part}.{suffix}"
                 write_text(place / file, made(random.Random(f"{name} {part}"), count))
                 files[part] = [str(folder / file)] if suffix == "jsonl" else str(folder / file)
-            shared = {"model": {"name": str(folder / "model"), "dropout": 0.0}, "dynamics": str(law), "data": files}
+            shared = {
+                "model": {"name": str(folder / "model"), "dropout": 0.0},
+                "dynamics": str(law),
+                "data": files,
+            }
             write_text(place / f"{name}.yaml", write(merge(merge(shared, _SHARED), settings)))
         write_text(place / "law.yaml", write(_law(folder)))
 
@@ -137,7 +156,13 @@ def _law(folder: Path) -> dict[str, Any]:
         "model": {"name": str(folder / "model"), "dropout": 0.0},
         "data": {part: [str(folder / f"{part}.txt")] for part in ("train", "valid")},
         "max_length": 64,
-        "training": {**_PACE, "part": "flow", "updates": 20, "evaluate_every": 20, "save_every": 10},
+        "training": {
+            **_PACE,
+            "part": "flow",
+            "updates": 20,
+            "evaluate_every": 20,
+            "save_every": 10,
+        },
     }
 
 
@@ -159,7 +184,9 @@ def _rising(draw: random.Random, count: int) -> str:
 
 def _dated(draw: random.Random, count: int) -> str:
     """As SST-2: is there a date in the list?"""
-    config = _LINES.model_copy(update={"seed": draw.randrange(1 << 30), "train": Lines(pairs=count, longest=3)})
+    config = _LINES.model_copy(
+        update={"seed": draw.randrange(1 << 30), "train": Lines(pairs=count, longest=3)}
+    )
     # every weekday is followed by a comma, and no other word ends so
     rows = [f"{line}\t{int('day,' in line)}" for line in generate(config, "train", "en", "en")[0]]
     return _lines(["sentence\tlabel", *rows])
@@ -183,24 +210,38 @@ def _same(draw: random.Random, count: int) -> str:
     for number in range(count):
         one, other = _numbers(draw, 2)
         same = draw.random() < 0.5
-        rows.append(f"{number}\t{one}\t{one if same else other}\t{'entailment' if same else 'not_entailment'}")
+        rows.append(
+            f"{number}\t{one}\t{one if same else other}\t"
+            f"{'entailment' if same else 'not_entailment'}"
+        )
     return _lines(["index\tsentence1\tsentence2\tlabel", *rows])
 
 
 def _next(draw: random.Random, count: int, *, impossible: bool = False) -> str:
-    """As SQuAD: which number of a list comes after another? In version 2.0, a third of these are not in the list."""
+    """As SQuAD: which number of a list comes after another? In version 2.0, a third of these are
+    not in the list.
+    """
     paragraphs = []
     for number in range(count):
         *listed, stranger = _numbers(draw, draw.randint(4, 9))
         place = draw.randrange(1, len(listed))
         answers = [{"text": listed[place], "answer_start": len("; ".join([*listed[:place], ""]))}]
-        entry: dict[str, Any] = {"id": f"q{number}", "question": _AFTER.format(listed[place - 1]), "answers": answers}
+        entry: dict[str, Any] = {
+            "id": f"q{number}",
+            "question": _AFTER.format(listed[place - 1]),
+            "answers": answers,
+        }
         if impossible:
             entry["is_impossible"] = draw.random() < 1 / 3
             if entry["is_impossible"]:
                 entry |= {"question": _AFTER.format(stranger), "answers": []}
         paragraphs.append({"context": "; ".join(listed), "qas": [entry]})
-    return json.dumps({"version": "made", "data": [{"title": "lists of numbers", "paragraphs": paragraphs}]}) + "\n"
+    return (
+        json.dumps(
+            {"version": "made", "data": [{"title": "lists of numbers", "paragraphs": paragraphs}]}
+        )
+        + "\n"
+    )
 
 
 def _next_or_not(draw: random.Random, count: int) -> str:
@@ -209,7 +250,9 @@ def _next_or_not(draw: random.Random, count: int) -> str:
 
 
 def _choice(draw: random.Random, count: int) -> str:
-    """As RACE: which number comes after another, out of four of the list? Lists of the level high are longer."""
+    """As RACE: which number comes after another, out of four of the list? Lists of the level high
+    are longer.
+    """
     rows = []
     for number in range(count):
         level = ("middle", "high")[number % 2]

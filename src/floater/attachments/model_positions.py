@@ -1,4 +1,5 @@
-"""A base model's own position encoding: kept (and grown, if it is a sinusoid), or taken out together with its limit.
+"""A base model's own position encoding: kept (and grown, if it is a sinusoid), or taken out
+together with its limit.
 
 As with projections, a module's class is exchanged and its parameters stay.
 """
@@ -25,7 +26,9 @@ class _Switch:
 
 
 class Exchanged:
-    """A class made from a mixin and a module's own class; pickles and copies are made from the two."""
+    """A class made from a mixin and a module's own class; pickles and copies are made from
+    the two.
+    """
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         mixin, plain = type(self).__bases__
@@ -54,7 +57,9 @@ class _Silent(Exchanged):
 
 
 class _SilentParameter(Exchanged):
-    """ViT's embeddings, which add a parameter: asked to interpolate it, they get zeros of any size."""
+    """ViT's embeddings, which add a parameter: asked to interpolate it, they get zeros of any
+    size.
+    """
 
     switch: _Switch
 
@@ -71,12 +76,19 @@ class _SilentParameter(Exchanged):
 
 
 class _Growing(Exchanged):
-    """Marian's sinusoid ([sin | cos] halves), continued past the last row of its table by the formula that made it."""
+    """Marian's sinusoid ([sin | cos] halves), continued past the last row of its table by the
+    formula that made it.
+    """
 
     switch: _Switch
     weight: Tensor
 
-    def forward(self, input_ids_shape: Any, past_key_values_length: int = 0, position_ids: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        input_ids_shape: Any,
+        past_key_values_length: int = 0,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
         if position_ids is None:
             length = input_ids_shape[1]
             position_ids = torch.arange(length, device=self.weight.device) + past_key_values_length
@@ -112,7 +124,9 @@ class Own:
         if mixin is not None:
             module.__class__ = exchanged(mixin, self._plain)
             module.switch = self.switch  # type: ignore[assignment]
-        if replace:  # nothing flows through these any more; an optimiser or DDP must not wait for it
+        if (
+            replace
+        ):  # nothing flows through these any more; an optimiser or DDP must not wait for it
             named = "position_embeddings" if kind == "parameter" else "weight"
             parameter = getattr(module, named, None)
             if isinstance(parameter, nn.Parameter) and parameter.requires_grad:
@@ -134,7 +148,9 @@ class Own:
         return len(_table(self.module)) - offset
 
     def rows(self, length: int, offset: int) -> Tensor | None:
-        """Encodings [≤ length, dim] of positions 0, 1, …; None where they are not a table of rows."""
+        """Encodings [≤ length, dim] of positions 0, 1, …; None where they are not a table of
+        rows.
+        """
         if self.kind == "learned":
             return _table(self.module)[offset : offset + length]
         if self.kind == "sinusoidal":
@@ -147,8 +163,8 @@ class Own:
         limit = self.limit(offset)
         if limit is not None and length > limit:
             raise LengthError(
-                f"The model's own position table has {limit} positions, but {length} are needed; attach with "
-                'positions="replace" to take the table out and its limit with it.'
+                f"The model's own position table has {limit} positions, but {length} are needed;"
+                ' attach with positions="replace" to take the table out and its limit with it.'
             )
 
 

@@ -1,4 +1,6 @@
-"""Comparisons of understanding as results: our tables, and Tables 3 to 5 of the paper beside them."""
+"""Comparisons of understanding as results: our tables, and Tables 3 to 5 of the paper beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ from ..tasks.understanding.tables import conclusions, rows
 from .tables import mean
 
 Published = Mapping[str, Mapping[str, tuple[float, float]]]
-"""The paper's numbers, of RoBERTa and of FLOATER: by size of the model ("base", "large"), then by measure."""
+"""The paper's numbers, of RoBERTa and of FLOATER: by size of the model ("base", "large"), then by
+measure.
+"""
 
 
-def _accuracy(base: tuple[float, float], large: tuple[float, float], measure: str = "accuracy") -> Published:
+def _accuracy(
+    base: tuple[float, float], large: tuple[float, float], measure: str = "accuracy"
+) -> Published:
     return {"base": {measure: base}, "large": {measure: large}}
 
 
@@ -62,9 +68,22 @@ def compared(found: Mapping[str, dict[str, Any]], title: str, note: str, size: s
             )
     return Table(
         title=title,
-        note=f"{note} Medians over seeds; interval and p by a paired bootstrap over examples, the same resamples for all seeds.",
+        note=(
+            f"{note} Medians over seeds; interval and p by a paired bootstrap over examples, the "
+            "same resamples for all seeds."
+        ),
         columns=[
-            *("task", "set", "measure", "without", "FLOATER", "difference", "95 % interval", "p", "examples"),
+            *(
+                "task",
+                "set",
+                "measure",
+                "without",
+                "FLOATER",
+                "difference",
+                "95 % interval",
+                "p",
+                "examples",
+            ),
             *("paper, without", "paper, FLOATER"),
         ],
         rows=made,
@@ -77,7 +96,10 @@ def by_seed(found: Mapping[str, dict[str, Any]]) -> Table:
     for name, comparison in found.items():
         for row in (row for row in rows([comparison]) if row["main"]):
             arms = comparison["base"], row["arm"]
-            seconds = [[one for one in comparison["training_seconds"][arm] if one is not None] for arm in arms]
+            seconds = [
+                [one for one in comparison["training_seconds"][arm] if one is not None]
+                for arm in arms
+            ]
             made.append(
                 [
                     f"{name}, {row['set']}",
@@ -89,7 +111,10 @@ def by_seed(found: Mapping[str, dict[str, Any]]) -> Table:
             )
     return Table(
         title="Runs by seed",
-        note="Mean ± deviation over seeds; seconds are of training, on a machine that may have done other things.",
+        note=(
+            "Mean ± deviation over seeds; seconds are of training, on a machine that may have done "
+            "other things."
+        ),
         columns=["task", "measure", "seeds", "without", "FLOATER", "without, s", "FLOATER, s"],
         rows=made,
     )
@@ -98,14 +123,24 @@ def by_seed(found: Mapping[str, dict[str, Any]]) -> Table:
 def published(names: Sequence[str]) -> Table:
     """What the paper itself has of these benchmarks."""
     made: list[list[Cell]] = [
-        [name, size, measure, _paper(without), _paper(with_flow), _paper(round(with_flow - without, 1))]
+        [
+            name,
+            size,
+            measure,
+            _paper(without),
+            _paper(with_flow),
+            _paper(round(with_flow - without, 1)),
+        ]
         for name in names
         for size, measures in PAPER[name].items()
         for measure, (without, with_flow) in measures.items()
     ]
     return Table(
         title="The paper's own numbers",
-        note="Of RoBERTa. The paper does not name GLUE's measures; they are taken to be those of RoBERTa's own paper.",
+        note=(
+            "Of RoBERTa. The paper does not name GLUE's measures; they are taken to be those of "
+            "RoBERTa's own paper."
+        ),
         columns=["task", "size", "measure", "without", "FLOATER", "difference"],
         rows=made,
     )
@@ -114,7 +149,10 @@ def published(names: Sequence[str]) -> Table:
 def summary(found: Mapping[str, dict[str, Any]]) -> list[str]:
     """Wins and losses, ours and the paper's, and what was seen before training."""
     ours = conclusions([{**comparison, "name": name} for name, comparison in found.items()])
-    return [*ours, *(line for size in ("base", "large") if (line := _counted(list(found), size)) is not None)]
+    return [
+        *ours,
+        *(line for size in ("base", "large") if (line := _counted(list(found), size)) is not None),
+    ]
 
 
 def _counted(names: Sequence[str], size: str) -> str | None:
@@ -122,9 +160,15 @@ def _counted(names: Sequence[str], size: str) -> str | None:
     pairs = [next(iter(PAPER[name][size].values())) for name in names if size in PAPER[name]]
     if not pairs:
         return None
-    wins, losses = sum(after > before for before, after in pairs), sum(after < before for before, after in pairs)
+    wins, losses = (
+        sum(after > before for before, after in pairs),
+        sum(after < before for before, after in pairs),
+    )
     ties = len(pairs) - wins - losses
-    return f"The paper's {size} model, on these: {wins} wins, {losses} losses, {ties} ties; it gives no intervals."
+    return (
+        f"The paper's {size} model, on these: {wins} wins, {losses} losses, {ties} ties; it gives "
+        "no intervals."
+    )
 
 
 def _paper(value: float) -> Paper:

@@ -30,7 +30,9 @@ class Table:
         if name not in self.columns:
             named = ", ".join(self.columns)
             named = named if len(named) <= _LONGEST else f"{named[:_LONGEST]} …"
-            raise DataError(f"{self.path}, line 1: must have a column {name!r}, but its header names {named}.")
+            raise DataError(
+                f"{self.path}, line 1: must have a column {name!r}, but its header names {named}."
+            )
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
 
@@ -39,13 +41,16 @@ class Table:
         return f"{self.path}, line {self.lines[row]}"
 
 
-def read_tsv(path: Path, header: Sequence[str] | None = None, *, skip_broken: bool = False) -> Table:
+def read_tsv(
+    path: Path, header: Sequence[str] | None = None, *, skip_broken: bool = False
+) -> Table:
     """A TSV file, plain or .gz. Quotes are text.
 
     Args:
         path: the file.
         header: names of the columns, where the file does not begin with them.
-        skip_broken: leave out rows that do not have a cell for every column, if they are few, instead of refusing the file.
+        skip_broken: leave out rows that do not have a cell for every column, if they are few,
+            instead of refusing the file.
     """
     lines = read_lines(path)
     columns = lines.pop(0).split("\t") if header is None else list(header)
@@ -60,7 +65,9 @@ def read_tsv(path: Path, header: Sequence[str] | None = None, *, skip_broken: bo
     if broken and not (skip_broken and len(broken) <= _BROKEN * len(lines)):
         number, count = broken[0]
         more = f"; so have {len(broken) - 1:,} further lines" if skip_broken else ""
-        raise DataError(f"{path}, line {number}: must have {len(columns)} columns, but has {count}{more}.")
+        raise DataError(
+            f"{path}, line {number}: must have {len(columns)} columns, but has {count}{more}."
+        )
     if not rows:
         raise DataError(f"{path} must hold at least one row below its header, but holds none.")
     return Table(path, columns, rows, numbers, len(broken))
@@ -73,4 +80,6 @@ def from_hub(name: str, config: str, part: str) -> Any:
     try:
         return load_dataset(name, config, split=part)
     except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"The data set {name} ({config}, {part}) cannot be loaded: {str(error).splitlines()[0]}") from None
+        raise DataError(
+            f"The data set {name} ({config}, {part}) cannot be loaded: {str(error).splitlines()[0]}"
+        ) from None
