@@ -40,7 +40,7 @@ from floater.tasks.translation import preparing, run
 from floater.tasks.translation.batches import TokenBatches
 from floater.tasks.translation.config import TranslationConfig
 from floater.tasks.translation.trainer import make_trainer
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 
 console = Console(stderr=True)
 

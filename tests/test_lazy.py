@@ -22,7 +22,7 @@ def run(code: str) -> str:
 
 def test_importing_the_package_imports_no_torch() -> None:
     code = (
-        "import sys, floater, floater.cli, floater.training.records; print('torch' in sys.modules, "
+        "import sys, floater, floater.cli, floater.runs.folder; print('torch' in sys.modules, "
         "'attach' in dir(floater))"
     )
     assert run(code).split() == ["False", "True"]

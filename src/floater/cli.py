@@ -21,7 +21,7 @@ from .errors import ArgumentError, FloaterError, RunError, first_line
 from .room import check_output
 
 if TYPE_CHECKING:
-    from .training.positions import Positions
+    from .runs.encodings import Positions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console(
@@ -399,7 +399,7 @@ def plot(
 
 
 def _positions(model: Path, length: int | None) -> Positions:
-    from .training.positions import Positions  # noqa: PLC0415
+    from .runs.encodings import Positions  # noqa: PLC0415
 
     kept = Positions.read(model)
     if kept is not None and (length is None or length <= len(kept.times)):

@@ -11,7 +11,7 @@ from floater.errors import RunError
 from floater.experiments import demo, pretrained
 from floater.experiments.arms import embedded
 from floater.recipes import merge
-from floater.report.results import Results
+from floater.runs.results import Results
 
 
 @pytest.mark.slow

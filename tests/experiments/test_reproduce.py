@@ -20,7 +20,7 @@ from floater.experiments.base import Order, Training
 from floater.experiments.checking import build_empty
 from floater.experiments.reproduce import ITEMS, reproduce
 from floater.experiments.understanding import Comparisons
-from floater.report.results import Mean, Paper, Results
+from floater.runs.results import Mean, Paper, Results
 from floater.tasks.translation.model import position_parameters
 
 QUIET = Console(quiet=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from floater.errors import DataError, RunError
 from floater.experiments.arms import Arm, embedded
 from floater.experiments.scheduler import Job, run_all, side_by_side
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 
 QUIET = Console(quiet=True)
 

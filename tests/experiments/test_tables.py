@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from floater.experiments.tables import show
-from floater.report.results import Mean, Paper, Results, Table
+from floater.runs.results import Mean, Paper, Results, Table
 
 TABLE = Table(
     title="Translation",

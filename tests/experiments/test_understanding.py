@@ -18,7 +18,7 @@ from command_line import mistake
 from floater.experiments.reproduce import reproduce
 from floater.experiments.tiny_data import VALID, write_world
 from floater.experiments.understanding_tables import PAPER, published, summary
-from floater.report.results import Paper, Results
+from floater.runs.results import Paper, Results
 from floater.tasks import task_of
 from floater.tasks.glue.data import read as read_glue
 from floater.tasks.glue.kinds import KINDS
@@ -26,7 +26,7 @@ from floater.tasks.race.data import read as read_race
 from floater.tasks.squad.data import read as read_squad
 from floater.tasks.understanding.commands import Understanding
 from floater.tasks.understanding.models import load_tokenizer
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 
 FEW = (
     "training.updates=6",

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from floater.report.results import Figure, Mean, Paper, Results, Series, Table
-from floater.training.positions import Positions
+from floater.runs.results import Figure, Mean, Paper, Results, Series, Table
+from floater.runs.encodings import Positions
 
 DATA = {"from": "a.en | a.de", "pairs": 1000, "source_sha256": "1", "target_sha256": "2"}
 

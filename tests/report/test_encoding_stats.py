@@ -7,7 +7,7 @@ import pytest
 
 from floater.report import encoding_stats
 from floater.report.packing import BUDGET, pack, site_facts, unpack
-from floater.training.positions import Positions
+from floater.runs.encodings import Positions
 
 from .folders import circle
 

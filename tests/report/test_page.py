@@ -20,7 +20,7 @@ import yaml
 from floater.errors import FloaterError, RunError
 from floater.report.load import gather
 from floater.report.page import write_report
-from floater.training.positions import POSITIONS, Positions
+from floater.runs.encodings import POSITIONS, Positions
 
 from .folders import circle, make_reproduction, make_run, sample, scored
 

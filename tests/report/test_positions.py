@@ -22,8 +22,8 @@ from floater.report import plots
 from floater.tasks.translation import run
 from floater.tasks.translation.config import TranslationConfig
 from floater.training.extract_encodings import encodings, load
-from floater.training.positions import POSITIONS, Positions
-from floater.training.records import RunFolder
+from floater.runs.encodings import POSITIONS, Positions
+from floater.runs.folder import RunFolder
 from translation.corpora import settings
 
 from .folders import circle

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from floater.errors import ConfigError, RunError
-from floater.report.results import RESULTS, Figure, Mean, Paper, Results, Series, Table
+from floater.runs.results import RESULTS, Figure, Mean, Paper, Results, Series, Table
 
 FOUND: dict[str, Any] = {
     "item": "s2l",

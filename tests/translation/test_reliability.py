@@ -25,8 +25,8 @@ from floater.tasks.translation import commands, evaluation, run
 from floater.tasks.translation.config import DecodingConfig, TranslationConfig
 from floater.training import locking
 from floater.training.average import average
-from floater.training.locking import LOCK, in_use
-from floater.training.records import RunFolder
+from floater.runs.locks import LOCK, in_use
+from floater.runs.folder import RunFolder
 from floater.training.trainer import SafeTrainer, checkpoints, sweep, verify
 
 from .corpora import settings, write_config
@@ -246,7 +246,7 @@ def test_no_damage_leads_to_a_traceback_or_another_result(
 HOLD = """
 import sys, time
 from pathlib import Path
-from floater.training.locking import in_use
+from floater.runs.locks import in_use
 with in_use(Path(sys.argv[1]), "train", alone=sys.argv[2] == "alone"):
     print("held", flush=True)
     time.sleep(60)
@@ -345,7 +345,7 @@ def test_only_the_first_of_several_processes_of_a_run_locks(
 ADD = """
 import sys
 from pathlib import Path
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 for i in range(40):
     RunFolder(Path(sys.argv[1])).add_scores(f"{sys.argv[2]}{i}", {"bleu": i})
 """

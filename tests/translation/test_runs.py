@@ -20,7 +20,7 @@ from floater.tasks.translation import corpus, evaluation, run
 from floater.tasks.translation.config import Split, TranslationConfig
 from floater.tasks.translation.corpus import Pairs
 from floater.training.average import average
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 from floater.training.trainer import checkpoints
 
 from .corpora import pairs, settings, write_config

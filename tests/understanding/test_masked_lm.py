@@ -25,7 +25,7 @@ from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
 from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
 from floater.tasks.understanding import run
 from floater.tasks.understanding.models import attachment_folder, choose, lacks_head, load_trained
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 
 from .worlds import WORDS, glue, masked, text, tokenizer, write_model
 

@@ -19,8 +19,8 @@ from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
 from floater.tasks.understanding import run
 from floater.tasks.understanding.evaluation import table_of
-from floater.training.locking import LOCK
-from floater.training.records import RunFolder
+from floater.runs.locks import LOCK
+from floater.runs.folder import RunFolder
 from floater.training.trainer import checkpoints
 
 from .worlds import glue, masked

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from command_line import said
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 
 from .worlds import glue
 

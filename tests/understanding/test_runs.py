@@ -17,7 +17,7 @@ from floater.errors import ConfigError, DataError, RunError
 from floater.tasks.glue.problem import Glue, GlueConfig
 from floater.tasks.understanding import compare, run
 from floater.tasks.understanding.models import load_trained, locate
-from floater.training.records import RunFolder
+from floater.runs.folder import RunFolder
 
 from .worlds import glue, rte, write_lines, write_model
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import ArgumentError
-from ..report.results import Results
+from ..runs.results import Results
 from ..tasks.translation.config import TranslationConfig
 from .arms import Arm, Scale, Sources
 from .scheduler import Runs, run_all

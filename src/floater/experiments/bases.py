@@ -15,7 +15,7 @@ from ..attachments import attach, attachment
 from ..attachments.layouts import base_of
 from ..encoders import Encoder
 from ..errors import ConfigError
-from ..report.results import Cell, Table
+from ..runs.results import Cell, Table
 from ..tasks.understanding.commands import Understanding
 from ..tasks.understanding.config import PositionsConfig
 from ..tasks.understanding.models import locate

@@ -18,7 +18,7 @@ from ..encoders import (
     SinusoidalConfig,
 )
 from ..errors import LengthError
-from ..report.results import Cell, Results, Table
+from ..runs.results import Cell, Results, Table
 from .base import Item, Order
 
 TRAINED_LENGTH = 64

@@ -11,7 +11,7 @@ import torch
 
 from ..attachments import attachment
 from ..encoders import Encoder
-from ..report.results import Cell, Results, Table
+from ..runs.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.model import MarianMTModel, build, position, position_parameters
 from .base import Order, Training

@@ -17,10 +17,10 @@ from rich.progress import Progress
 from ..errors import RunError
 from ..report.lines import line_chart
 from ..report.page import write_report
-from ..report.results import Cell, Results, Table
+from ..runs.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.embedded import Embedded, generate
-from ..training.records import CONFIG, RunFolder
+from ..runs.folder import CONFIG, RunFolder
 from . import capabilities, heatmaps, pretrained
 from .arms import Arm, embedded
 from .s2l import leaders, twice_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..report.results import Cell, Results, Table
+from ..runs.results import Cell, Results, Table
 from .arms import Arm, Sources
 from .base import Order, Training
 from .scheduler import Runs

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..report.figures import heat_maps
-from ..report.results import Cell, Results, Table
+from ..runs.results import Cell, Results, Table
 from ..training.extract_encodings import positions_of
-from ..training.records import RunFolder
+from ..runs.folder import RunFolder
 from .arms import HOUR, Arm, Sources
 from .base import Order, Training
 from .scheduler import Runs, job_of

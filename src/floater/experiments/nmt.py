@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..report.results import Results, Table
+from ..runs.results import Results, Table
 from .arms import HOUR, Arm, Sources
 from .base import Order, Training
 from .scheduler import Runs

@@ -12,7 +12,7 @@ from rich.console import Console
 from ..errors import ArgumentError, RunError
 from ..report.lines import line_chart
 from ..report.page import write_report
-from ..report.results import Results
+from ..runs.results import Results
 from ..training.start import on_cpu
 from .arms import SCALES
 from .base import Item, Order

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..attachments import attachment, from_pretrained
 from ..encoders import Encoder
-from ..report.results import Results, Table
+from ..runs.results import Results, Table
 from ..tasks.translation.model import MarianMTModel
-from ..training.records import RunFolder
+from ..runs.folder import RunFolder
 from .arms import HOUR, Arm, Sources
 from .base import Order, Training
 from .capabilities import shared_parameters

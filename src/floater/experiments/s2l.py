@@ -4,7 +4,7 @@ beyond.
 
 from __future__ import annotations
 
-from ..report.results import Cell, Results, Table
+from ..runs.results import Cell, Results, Table
 from .arms import HOUR, Arm, Sources
 from .base import Order, Training
 from .scheduler import Runs

@@ -26,7 +26,7 @@ from ..recipes import read
 from ..room import check_folder
 from ..tasks.translation.checking import check_inputs
 from ..tasks.translation.config import TranslationConfig
-from ..training.records import CONFIG, RunFolder
+from ..runs.folder import CONFIG, RunFolder
 from ..training.start import check_start
 from .arms import Arm
 

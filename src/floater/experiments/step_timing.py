@@ -23,7 +23,7 @@ from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.preparing import prepare
 from ..tasks.translation.run import make_model
 from ..training import UpdateEvery, parameter_groups
-from ..training.records import RunFolder
+from ..runs.folder import RunFolder
 
 _WARM = 2  # updates that are not timed
 

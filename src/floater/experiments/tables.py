@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
-from ..report.results import Figure, Mean, Paper, Results, Series, Table
-from ..training.records import RunFolder
+from ..runs.results import Figure, Mean, Paper, Results, Series, Table
+from ..runs.folder import RunFolder
 from .arms import Arm
 from .scheduler import Runs
 

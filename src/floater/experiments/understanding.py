@@ -14,11 +14,11 @@ from rich.console import Console
 from transformers.utils import logging
 
 from ..errors import ArgumentError, RunError
-from ..report.results import Results
+from ..runs.results import Results
 from ..tasks import task_of
 from ..tasks.understanding.commands import Understanding
 from ..tasks.understanding.models import attachment_folder
-from ..training.records import RunFolder
+from ..runs.folder import RunFolder
 from .arms import Scale, configs
 from .base import Item, Order
 from .bases import sizes

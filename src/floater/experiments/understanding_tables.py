@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..report.results import Cell, Paper, Table
+from ..runs.results import Cell, Paper, Table
 from ..tasks.understanding.tables import conclusions, rows
 from .tables import mean
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from .load import Run
 from .markup import Shown, details, element, table, text
-from .results import Figure
+from ..runs.results import Figure
 from .summary import label, metrics_of, tests_of
 
 POINTS = 300

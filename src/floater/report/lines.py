@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .figures import grid, save
-from .results import Figure
+from ..runs.results import Figure
 
 _MARKS = "osD^vPX*"
 

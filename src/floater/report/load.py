@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import FloaterError, RunError, first_line
 from ..recipes import read
-from ..training.positions import Positions
-from ..training.records import CONFIG, RunFolder, read_facts
-from .results import RESULTS, Results
+from ..runs.encodings import Encodings
+from ..runs.folder import CONFIG, RunFolder, read_facts
+from ..runs.results import RESULTS, Results
 
 AGAINST = " against "
 """Between the name of a test set and that of another run, where scores.json keeps a paired test."""
@@ -105,7 +105,7 @@ class Run:
     scores: dict[str, Scored]
     paired: list[Paired]
     curves: dict[str, list[tuple[float, float]]]
-    positions: Positions | None
+    positions: Encodings | None
 
     def missing(self) -> str:
         """Why there are no encodings to show."""
@@ -238,7 +238,7 @@ def _read_run(path: Path, name: str) -> Run:
         scores={test: _scored(entry) for test, entry in scores.items() if AGAINST not in test},
         paired=list(_paired(scores)),
         curves=_curves(folder.metrics()),
-        positions=Positions.read(path),
+        positions=Encodings.read(path),
     )
 
 

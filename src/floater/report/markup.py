@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .load import Score
-from .results import Mean, Paper
+from ..runs.results import Mean, Paper
 
 Shown = str | int | float | Mean | Paper | Score | None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..training.positions import Positions
+from ..runs.encodings import Encodings
 from .encoding_stats import Table, by_speed, flatness
 from .load import number
 
@@ -18,7 +18,7 @@ _WAYS = ((8191, 1), (2047, 1), (511, 1), (127, 1), (127, 2), (127, 4), (127, 8),
 """How coarse: levels on each side of zero, and which dimensions are left out (every n-th stays)."""
 
 
-def pack(positions: Positions, budget: int) -> dict[str, Any]:
+def pack(positions: Encodings, budget: int) -> dict[str, Any]:
     """Encodings as plain data for the page, in at most about `budget` characters where the coarsest
     way allows.
     """
@@ -77,7 +77,7 @@ def unpack(packed: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(steps.cumsum(1) * np.asarray(packed["scales"])[:, None, None])
 
 
-def site_facts(positions: Positions) -> list[list[str | float]]:
+def site_facts(positions: Encodings) -> list[list[str | float]]:
     """A row of numbers for each site: |p| at the start, its mean and maximum, the mean step, the
     share of the plane.
     """

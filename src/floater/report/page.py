@@ -15,7 +15,7 @@ from . import charts, packing, sections
 from .charts import Charts
 from .load import Material, gather
 from .markup import data, element, paragraphs, text
-from .results import Results
+from ..runs.results import Results
 from .summary import sentences, tests_of
 
 

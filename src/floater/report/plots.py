@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ..errors import ArgumentError
-from ..training.positions import Positions
+from ..runs.encodings import Encodings
 from . import encoding_stats
 from .encoding_stats import Table
 from .figures import grid, heat_map, save
@@ -20,13 +20,13 @@ from .figures import grid, heat_map, save
 MOST = 12
 """Sites that one figure shows."""
 ROWS = {"heatmap": 4096, "trajectory": 4096, "similarity": 2048}
-"""Positions that a figure has room for; of more than these, evenly spaced ones are drawn.
+"""Encodings that a figure has room for; of more than these, evenly spaced ones are drawn.
 
 A spectrum needs all of them.
 """
 
 
-def plot(positions: Positions, kind: str, path: Path, *, title: str = "") -> Path:
+def plot(positions: Encodings, kind: str, path: Path, *, title: str = "") -> Path:
     """Draw the sites of a model.
 
     Args:
@@ -62,18 +62,18 @@ def check_plot(kind: str, path: Path) -> None:
         raise ArgumentError(f"`out` must end in .png or .svg, but is {str(path)!r}.")
 
 
-def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+def _heat_map(figure: Figure, axis: Axes, table: Table, positions: Encodings) -> None:
     heat_map(figure, axis, table, permute=True, trained=positions.trained)
     _count(axis.yaxis, positions)
 
 
-def _count(axis: Axis, positions: Positions) -> None:
+def _count(axis: Axis, positions: Encodings) -> None:
     """Let an axis that counts rows name the positions they stand for."""
     if positions.every > 1:
         axis.set_major_formatter(FuncFormatter(lambda row, _: f"{positions.every * row:.0f}"))
 
 
-def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Encodings) -> None:
     points, shares = encoding_stats.plane(table)
     x, y = points.T
     axis.plot(x, y, color="0.7", linewidth=0.8, zorder=1)
@@ -86,7 +86,7 @@ def _trajectory(figure: Figure, axis: Axes, table: Table, positions: Positions) 
     figure.colorbar(dots, ax=axis, shrink=0.9, label="position").ax.tick_params(labelsize=7)
 
 
-def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+def _similarity(figure: Figure, axis: Axes, table: Table, positions: Encodings) -> None:
     products = encoding_stats.similarity(table)
     known = positions.trained or len(table)  # what was never trained may dwarf the rest
     limit = float(np.abs(products[:known, :known]).max()) or 1.0
@@ -101,7 +101,7 @@ def _similarity(figure: Figure, axis: Axes, table: Table, positions: Positions) 
     figure.colorbar(image, ax=axis, shrink=0.9, label="p(i)·p(j)").ax.tick_params(labelsize=7)
 
 
-def _spectrum(figure: Figure, axis: Axes, table: Table, positions: Positions) -> None:
+def _spectrum(figure: Figure, axis: Axes, table: Table, positions: Encodings) -> None:
     known = (
         table[: positions.trained]
         if positions.trained is not None and positions.trained > 1
@@ -118,7 +118,7 @@ def _spectrum(figure: Figure, axis: Axes, table: Table, positions: Positions) ->
     figure.colorbar(image, ax=axis, shrink=0.9, label="dB").ax.tick_params(labelsize=7)
 
 
-KINDS: dict[str, Callable[[Figure, Axes, Table, Positions], None]] = {
+KINDS: dict[str, Callable[[Figure, Axes, Table, Encodings], None]] = {
     "heatmap": _heat_map,
     "trajectory": _trajectory,
     "similarity": _similarity,

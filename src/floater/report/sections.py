@@ -12,7 +12,7 @@ from .charts import Charts, of_results
 from .load import Comparison, Run, number, whole
 from .markup import Shown, details, element, table, text
 from .packing import site_facts
-from .results import Results
+from ..runs.results import Results
 from .summary import label, metrics_of, signed, tests_of
 
 
@@ -160,7 +160,7 @@ def encodings(runs: Sequence[Run]) -> str:
     if longest > 2:
         slider = f'<input type="range" id="shown" min="2" max="{longest}" value="{longest}">'
         count = element("output", str(longest), id="shown-value", for_="shown")
-        controls += element("label", "Positions ", slider, count, class_="choice")
+        controls += element("label", "Encodings ", slider, count, class_="choice")
     says = (
         "Rows of a map are positions, columns dimensions; beside it the path that an encoding "
         "takes. The dashed line is the length of the longest training example: what lies below it "

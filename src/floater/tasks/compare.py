@@ -1,54 +1,162 @@
-"""`floater compare`: several configs, one table."""
+"""`floater compare`: variants of a model with the same data, settings and seeds, in one table."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from ..errors import ConfigError
-from ..files import write_text
-from . import task_of
-from .understanding.commands import Understanding
-from .understanding.tables import markdown
+from ..errors import ConfigError, RunError
+from ..files import reading, write_text
+from ..runs.checked_json import read_checked
+from ..runs.comparison import COMPARISON, Comparison, StartCheck
+from ..runs.folder import RunFolder
+from ..runs.locks import in_use
+from ..training.process import main_console, process_settings
+from ..training.run import run
+from ..training.task import Task
+from . import task_from_file
+from .understanding.comparison_tables import describe_start, markdown
+from .understanding.evaluation import describe_difference
+
+START = "start.json"
+"""File of a comparison with what was found before training, by seed."""
 
 
 def compare_configs(
     configs: Sequence[Path], overrides: Sequence[str], out: Path, *, resume: bool, console: Console
 ) -> str:
-    """Compare the arms of each config, in a folder each, and write one table over all.
+    """Compare the variants of each config, in a folder each, and write one table of all.
 
     Args:
         configs: config files; all are read before anything starts.
-        overrides: settings to change, as `training.updates=100`.
+        overrides: settings to change, such as `training.updates=100`.
         out: folder for the runs and the table.
-        resume: go on with what the folder holds.
-        console: where to tell what happens.
+        resume: continue with what the folder holds.
+        console: where to print progress.
 
     Returns:
-        The table, as comparison.md holds it.
+        The table, the content of comparison.md.
     """
-    tasks: dict[str, Understanding] = {}
+    tasks: dict[str, Task[Any]] = {}
     for config in configs:
-        task = task_of(config, overrides)
-        if not isinstance(task, Understanding):
-            raise ConfigError(
-                f"{config}: `task` must be one of understanding for a comparison, but is "
-                "translation; use --against."
-            )
+        task = task_from_file(config, overrides)
         if config.stem in tasks:
             raise ConfigError(
                 f"{config}: config files must have different names, but two are called "
                 f"{config.stem}."
             )
+        try:
+            task.variants(task.seeds()[0])
+        except ConfigError as error:
+            raise ConfigError(f"{config}: {error}") from None
         tasks[config.stem] = task
     if len(tasks) > 1:
-        for task in tasks.values():
-            task.check()
-    found = [
-        task.compare(out / name, resume=resume, console=console) for name, task in tasks.items()
-    ]
-    table = markdown(found)
+        for name, task in tasks.items():
+            task.check(out / name)
+    table = markdown(
+        [compare(task, out / name, resume=resume, console=console) for name, task in tasks.items()]
+    )
     write_text(out / "comparison.md", table)
     return table
+
+
+def compare(
+    task: Task[Any], path: Path, *, resume: bool = False, console: Console | None = None
+) -> Comparison:
+    """Train every variant with every seed, then compare; finished runs are not repeated.
+
+    Args:
+        task: what to compare.
+        path: folder of the comparison and its runs.
+        resume: continue with what the folder holds.
+        console: where to print progress; stderr by default.
+
+    Returns:
+        The content of comparison.json.
+    """
+    printer = main_console(console)
+    task = task.ready(path / "head", printer)
+    with (
+        in_use(path, "compare", create=True),
+        process_settings(task.config.training.threads),
+    ):
+        return _compare(task, path, resume=resume, console=printer)
+
+
+def run_folders(task: Task[Any], path: Path) -> dict[str, list[RunFolder]]:
+    """The runs of a comparison by variant, one per seed, whether they exist or not."""
+    folders: dict[str, list[RunFolder]] = {}
+    for seed in task.seeds():
+        for variant in task.variants(seed):
+            folders.setdefault(variant, []).append(RunFolder(path / f"{variant}-{seed}"))
+    return folders
+
+
+def _compare(task: Task[Any], path: Path, *, resume: bool, console: Console) -> Comparison:
+    folders = run_folders(task, path)
+    if not resume and any(run.started() for runs in folders.values() for run in runs):
+        raise RunError(
+            f"{path} holds runs already; continue with --resume, or choose another --out."
+        )
+    start = {}
+    for number, seed in enumerate(task.seeds()):
+        variants = task.variants(seed)
+        start[str(seed)] = _check_start(task, variants, path / START, seed, console)
+        for variant, variant_task in variants.items():
+            folder = folders[variant][number].path
+            _print(console, f"{path.name}: {variant}, seed {seed}")
+            run(variant_task, folder, resume=resume and folder.exists(), console=console)
+    what = f"The record of the runs in {path}"
+    with reading(what, RunError, "remove the damaged run, and --resume trains it again."):
+        comparison = _summary(task, path, folders, start)
+    comparison.write(path / COMPARISON)
+    for row in comparison.rows:
+        text = describe_difference(row, row.measure)
+        _print(console, f"{row.variant}, {row.test_set}: {text}")
+    return comparison
+
+
+def _summary(
+    task: Task[Any],
+    path: Path,
+    folders: dict[str, list[RunFolder]],
+    start: dict[str, StartCheck],
+) -> Comparison:
+    config: Any = task.config
+    return Comparison(
+        task=config.task,
+        name=path.name,
+        model=config.model.name,
+        main=task.main,
+        more_is_better=task.more_is_better,
+        base=next(iter(folders)),
+        seeds=list(task.seeds()),
+        start=start,
+        training_seconds={
+            variant: [run.facts().get("training_seconds") for run in runs]
+            for variant, runs in folders.items()
+        },
+        rows=task.compare(folders),
+    )
+
+
+def _check_start(
+    task: Task[Any], variants: dict[str, Task[Any]], path: Path, seed: int, console: Console
+) -> StartCheck:
+    """Check once per seed whether the variants are the same model before training."""
+    recorded = read_checked(path)
+    entry = recorded.get(str(seed))
+    if not isinstance(entry, dict) or entry.keys() != StartCheck.model_fields.keys():
+        entry = task.check_start(list(variants.values())).model_dump()
+        write_text(path, json.dumps({**recorded, str(seed): entry}, indent=2) + "\n")
+    start = StartCheck(**entry)
+    _print(console, f"seed {seed}: before training, {describe_start(start)}")
+    return start
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

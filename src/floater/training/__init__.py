@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from ..lazy import lazily as _lazily
 
 if TYPE_CHECKING:
+    from .callbacks import UpdateEvery as UpdateEvery
     from .groups import parameter_groups as parameter_groups
-    from .loss import token_loss as token_loss
-    from .update_every import UpdateEvery as UpdateEvery
+    from .losses import token_loss as token_loss
 else:
     _lazily(
         __name__,
-        {"parameter_groups": ".groups", "token_loss": ".loss", "UpdateEvery": ".update_every"},
+        {"parameter_groups": ".groups", "token_loss": ".losses", "UpdateEvery": ".callbacks"},
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import RunError
 from ..files import check_hashes, reading
-from .trainer import GO_BACK
+from .checkpoints import GO_BACK
 
 
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:

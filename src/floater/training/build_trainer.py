@@ -1,55 +1,82 @@
-"""A Trainer put together from settings, a loader and a way to measure."""
+"""The Trainer of a run, built from its task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from torch import nn
-from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from .patience import Patience
-from .progress import Progressing
-from .records import RunFolder
-from .settings import Pace, TrainingSettings
-from .start import on_cpu
+from ..runs.folder import RunFolder
+from .callbacks import Patience, Progress, UpdateEvery
+from .process import on_cpu
+from .settings import Pace
+from .task import Task, TaskData
 from .trainer import SafeTrainer
-from .update_every import UpdateEvery
-
-Schedule = Literal["inverse_sqrt", "linear", "constant_with_warmup"]
+from .world import World
 
 
-def arguments(
-    training: TrainingSettings,
-    pace: Pace,
-    folder: RunFolder,
-    *,
-    seed: int,
-    metric: str,
-    more_is_better: bool = True,
-    schedule: Schedule = "inverse_sqrt",
-) -> TrainingArguments:
+def build_trainer(
+    task: Task[Any], data: TaskData, model: nn.Module, folder: RunFolder, console: Console
+) -> SafeTrainer:
+    """The Trainer of a run, with progress bar, metrics, TensorBoard curves and early stopping.
+
+    Args:
+        task: what to train.
+        data: its prepared data.
+        model: at the start of training.
+        folder: the run's.
+        console: where to show the progress.
+    """
+    training = task.config.training
+    arguments = training_arguments(task, task.pace(data), folder)
+    world = World(arguments.world_size, arguments.process_index)
+    progress = Progress(folder, console)
+    trainer = SafeTrainer(
+        loader=lambda: task.loader(data, world),
+        measure=lambda model: task.measure(model, data, world),
+        keep=training.keep,
+        groups=training.groups(),
+        betas=training.betas,
+        eps=training.eps,
+        loss=task.loss_function(),
+        fused=task.fused_optimizer,
+        model=model,
+        args=arguments,
+        train_dataset=data.train,
+        eval_dataset=data.train,  # the stock Trainer requires one; `measure` evaluates instead
+        callbacks=[progress],
+    )
+    progress.trainer = trainer
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if training.tensorboard and arguments.process_index == 0:
+        _add_tensorboard(trainer, folder)
+    if training.update_every > 1:
+        trainer.add_callback(UpdateEvery(training.update_every))
+    if training.patience is not None:
+        trainer.add_callback(Patience(early_stopping_patience=training.patience))
+    return trainer
+
+
+def training_arguments(task: Task[Any], pace: Pace, folder: RunFolder) -> TrainingArguments:
     """The Trainer's arguments.
 
     Args:
-        training: how to train.
-        pace: how long, and when to look and to save.
+        task: what to train.
+        pace: how long, and when to evaluate and save.
         folder: the run's.
-        seed: of the run.
-        metric: name of the measure that tells which checkpoint is best.
-        more_is_better: of that measure; False for a loss.
-        schedule: how the learning rate goes on after the warm-up.
     """
+    training = task.config.training
     return TrainingArguments(
         output_dir=str(folder.checkpoints),
         max_steps=pace.updates,
         gradient_accumulation_steps=training.accumulate,
         learning_rate=training.lr,
-        lr_scheduler_type=schedule,
+        lr_scheduler_type=task.schedule,
         warmup_steps=pace.warmup,
         max_grad_norm=training.clip,
         bf16=training.precision == "bf16",
@@ -63,72 +90,19 @@ def arguments(
         # it would log the mean of earlier losses in place of one that is not finite
         logging_nan_inf_filter=False,
         report_to=[],
-        metric_for_best_model=metric,
-        greater_is_better=more_is_better,
+        metric_for_best_model=task.main,
+        greater_is_better=task.more_is_better,
         restore_callback_states_from_checkpoint=True,
         disable_tqdm=True,
         remove_unused_columns=False,
-        seed=seed,
+        seed=task.config.seed,
         dataloader_pin_memory=False,
         use_cpu=on_cpu(),
     )
 
 
-def assemble(
-    training: TrainingSettings,
-    arguments: TrainingArguments,
-    *,
-    model: nn.Module,
-    data: Sized,
-    loader: Callable[[], DataLoader[Any]],
-    measure: Callable[[nn.Module], dict[str, float]],
-    folder: RunFolder,
-    console: Console,
-    **kwargs: Any,
-) -> SafeTrainer:
-    """The Trainer of a run, with its progress bar, metrics, TensorBoard curves and patience.
-
-    Args:
-        training: how to train.
-        arguments: the Trainer's; see `arguments`.
-        model: what to train.
-        data: the training set.
-        loader: makes the training DataLoader; it must shard itself over processes.
-        measure: looks at the validation set; returns metrics without prefix.
-        folder: the run's.
-        console: where to show the progress.
-        **kwargs: the Trainer's own.
-    """
-    progress = Progressing(folder, console)
-    trainer = SafeTrainer(
-        loader=loader,
-        measure=measure,
-        keep=training.keep,
-        groups=training.groups(),
-        betas=training.betas,
-        eps=training.eps,
-        model=model,
-        args=arguments,
-        train_dataset=data,
-        # the stock Trainer insists on one; `measure` looks at the validation set
-        eval_dataset=data,
-        callbacks=[progress],
-        **kwargs,
-    )
-    progress.trainer = trainer
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
-    if training.tensorboard and arguments.process_index == 0:
-        _to_tensorboard(trainer, folder)
-    if training.update_every > 1:
-        trainer.add_callback(UpdateEvery(training.update_every))
-    if training.patience is not None:
-        trainer.add_callback(Patience(early_stopping_patience=training.patience))
-    return trainer
-
-
-def _to_tensorboard(trainer: SafeTrainer, folder: RunFolder) -> None:
-    """Write curves for TensorBoard too, where it is installed."""
+def _add_tensorboard(trainer: SafeTrainer, folder: RunFolder) -> None:
+    """Also write curves for TensorBoard if it is installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (optional)
     except ImportError:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..config import Config
+from .placement import Placement
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -18,6 +19,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Schedule = Literal["inverse_sqrt", "linear", "constant_with_warmup"]
+"""How the learning rate changes after the warm-up."""
 
 
 class TrainingSettings(Config):
@@ -43,7 +46,7 @@ class TrainingSettings(Config):
     keep: Count = 5
     """Checkpoints to keep: the last so many, and the best."""
     patience: Count | None = None
-    """Stop after so many looks at the validation set without a better score."""
+    """Stop after this many evaluations without improvement; None never stops early."""
     log_every: Count = 50
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of torch on the CPU."""
@@ -68,3 +71,17 @@ class Pace:
     """Updates over which the learning rate rises."""
     evaluate_every: int
     save_every: int
+
+
+class RunConfig(Config):
+    """The settings of a run; each task adds its own."""
+
+    task: str
+    positions: Placement
+    """Which encoder, at which sites."""
+    training: TrainingSettings
+    seed: Seed = 0
+
+    def dump(self) -> dict[str, Any]:
+        """The settings as in a config file, with every default written out."""
+        return {**self.model_dump(mode="json"), "positions": self.positions.dump()}

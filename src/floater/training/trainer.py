@@ -1,55 +1,46 @@
-"""transformers' Trainer, with checkpoints that are whole or not there and everything that steers
-training inside.
-"""
+"""transformers' Trainer with atomic, complete checkpoints and checks against divergence."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
 import shutil
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState
+from transformers import Trainer
 
-from ..attachments import attachment
-from ..encoders import Flow
-from ..errors import RunError, brief
-from ..files import check_hashes, publish, reading, record_hashes, writing
+from ..errors import RunError
+from ..files import publish, reading, record_hashes, writing
+from .checkpoints import (
+    GO_BACK,
+    PREFIX,
+    SOLUTIONS,
+    checkpoints,
+    load_solutions,
+    save_solutions,
+    step_of,
+)
 from .groups import parameter_groups
-from .records import RunFolder
-
-PREFIX = "checkpoint-"
-GO_BACK = "remove the folder of that checkpoint, and `--resume` goes on from the one before."
-"""What to do about a checkpoint that cannot be used."""
-_KEPT = "floater_kept.safetensors"
-_NEEDED = ("config.json", "optimizer.pt", "scheduler.pt", "trainer_state.json")
-"""Files without which a run would go on in another way, beside weights and random states."""
 
 
 class SafeTrainer(Trainer):
-    """A Trainer that can be killed at any moment and goes on to the same bits.
+    """A Trainer that can be killed at any moment and resumed to the same weights, bit for bit.
 
     Args:
-        loader: makes the training DataLoader; it must shard itself over processes.
-        measure: called instead of the stock evaluation; returns metrics without prefix.
-        keep: checkpoints to keep, besides the best.
-        groups: keyword arguments of `parameter_groups`, all but `lr`.
+        loader: creates the training DataLoader, which must shard itself over processes.
+        measure: replaces the stock evaluation; returns metrics without prefix.
+        keep: number of checkpoints to keep, besides the best.
+        groups: keyword arguments of `parameter_groups` except `lr`.
         betas, eps: of Adam.
-        loss: the loss of a batch, summed over its labels; the model's own unless given.
-        fused: make an update in one pass over the weights; it rounds differently.
-        **kwargs: the Trainer's own.
+        loss: the loss of a batch, summed over its labels; None uses the model's own.
+        fused: update all weights in one pass; rounding differs slightly.
+        **kwargs: arguments of the Trainer.
     """
 
     def __init__(
@@ -68,14 +59,12 @@ class SafeTrainer(Trainer):
         self._make_loader, self._measure, self._keep = loader, measure, keep
         self._groups, self._betas, self._eps = groups, betas, eps
         self._loss, self._fused = loss, fused
-        self._aside: Path | None = None
+        self._temporary: Path | None = None
         self.tokens = 0
         super().__init__(**kwargs)
-        if (
-            loss is not None
-            # then labels are counted over all batches of an update, and the loss is divided by them
-            # here
-        ):
+        if loss is not None:
+            # The Trainer then counts the labels of all batches of an update, by which
+            # `compute_loss` divides.
             self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
 
     @property
@@ -135,40 +124,33 @@ class SafeTrainer(Trainer):
         if "decoder_input_ids" in inputs:
             self.tokens += int(inputs["labels"].ne(-100).sum())
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-        found = loss.item()
-        if not math.isfinite(found):
-            raise RunError(
-                self._diverged(f"The loss of update {self.state.global_step + 1:,}", found)
-            )
+        value = loss.item()
+        if not math.isfinite(value):
+            what = f"The loss of update {self.state.global_step + 1:,}"
+            raise RunError(self._diverged(what, value))
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """The norm that the Trainer computes for its log in any case, before the weights are
-        changed.
-        """
+        """Check the norm, which the Trainer computes anyway, before the weights change."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[no-untyped-call]
-        scaled = (
-            getattr(self.accelerator, "scaler", None) is not None
-        )  # fp16: such updates are left out, and scaled down
-        found = float(norm)
-        if not scaled and not math.isfinite(found):
-            raise RunError(
-                self._diverged(
-                    f"The norm of the gradient of update {self.state.global_step + 1:,}", found
-                )
-            )
+        # Under fp16 the gradient scaler skips updates whose gradient is not finite.
+        scaled = getattr(self.accelerator, "scaler", None) is not None
+        value = float(norm)
+        if not scaled and not math.isfinite(value):
+            what = f"The norm of the gradient of update {self.state.global_step + 1:,}"
+            raise RunError(self._diverged(what, value))
         return norm
 
-    def _diverged(self, what: str, found: float) -> str:
+    def _diverged(self, what: str, value: float) -> str:
         assert self.args.output_dir is not None
-        kept = checkpoints(Path(self.args.output_dir))
+        existing = checkpoints(Path(self.args.output_dir))
         last = (
-            f"{kept[-1].name} is the last good one and is kept"
-            if kept
-            else "there is no checkpoint before it"
+            f"{existing[-1].name} is the last good checkpoint and is kept"
+            if existing
+            else "there is no earlier checkpoint"
         )
         return (
-            f"{what} must be finite, but is {found}: the training diverged. Lower `training.lr` "
+            f"{what} must be finite, but is {value}: the training diverged. Lower `training.lr` "
             f"(now {self.args.learning_rate:g}), set `training.clip` or raise `training.warmup`, "
             f"and train into another --out; {last}."
         )
@@ -183,41 +165,40 @@ class SafeTrainer(Trainer):
         if self._loss is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         assert num_items_in_batch is not None
-        processes = (
-            self.args.world_size if self.args.average_tokens_across_devices else 1
-        )  # gradients will be averaged
+        # Gradients are averaged over processes, so the loss of each is scaled up.
+        processes = self.args.world_size if self.args.average_tokens_across_devices else 1
         return self._loss(model, inputs) / num_items_in_batch * processes
 
     # Checkpoints ----------------------------------------------------------------------------------
 
     def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
+        return super()._get_output_dir(trial) if self._temporary is None else str(self._temporary)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write aside, sync, rename; then forget what is old."""
+        """Write to a temporary folder, sync, rename; then delete old checkpoints."""
         assert self.args.output_dir is not None
         folder = Path(self.args.output_dir)
         name = f"{PREFIX}{self.state.global_step}"
         self._check_weights()
-        with writing(folder / name), self._written_aside(folder / f".{name}"):
+        with writing(folder / name), self._written_to(folder / f".{name}"):
             super()._save_checkpoint(model, trial)
-            place = folder / f".{name}" / name
+            written = folder / f".{name}" / name
             if self.args.should_save:
-                save_kept(self._bare, place / _KEPT)
+                save_solutions(self._bare, written / SOLUTIONS)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
-                record_hashes(place)
-                publish(place, folder / name)
+                record_hashes(written)
+                publish(written, folder / name)
         if self.args.should_save:
-            self._forget(folder)
+            self._delete_old(folder)
         self.accelerator.wait_for_everyone()
 
     def save_unless_saved(self) -> None:
-        """Make sure that there is a checkpoint of the last update."""
+        """Save a checkpoint of the last update if there is none."""
         assert self.args.output_dir is not None
         if not any(
-            step_of(one) == self.state.global_step
-            for one in checkpoints(Path(self.args.output_dir))
+            step_of(checkpoint) == self.state.global_step
+            for checkpoint in checkpoints(Path(self.args.output_dir))
         ):
             self._save_checkpoint(self._bare, None)
 
@@ -225,9 +206,8 @@ class SafeTrainer(Trainer):
         """Refuse to write weights that are not finite."""
         for name, parameter in self._bare.named_parameters():
             value = parameter.detach()
-            if not bool(value.sum().isfinite()) and not bool(
-                value.isfinite().all()
-            ):  # a sum takes a tenth of the time
+            # The sum takes a tenth of the time of the full check.
+            if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
                 odd = float(value[~value.isfinite()].flatten()[0])
                 raise RunError(
                     self._diverged(f"{name} after update {self.state.global_step:,}", odd)
@@ -249,39 +229,37 @@ class SafeTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        self.state.best_model_checkpoint = (
-            None  # a path that is hidden while it is written; the step tells which is best
-        )
+        # It would name the temporary folder; the step tells which checkpoint is best.
+        self.state.best_model_checkpoint = None
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Weights that are tied to others, or made anew, are not missing; any other is."""
+        """Refuse missing weights, unless they are tied to others or recreated by the model."""
         model = self._bare
         state = model.state_dict(keep_vars=True)
         missing = set(load_result.missing_keys)
         loaded = {id(value) for name, value in state.items() if name not in missing}
-        remade = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+        recreated = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
         lost = [
             name
             for name in load_result.missing_keys
-            if id(state[name]) not in loaded and name not in remade
+            if id(state[name]) not in loaded and name not in recreated
         ]
         if lost:
             raise RunError(f"The checkpoint does not hold {lost[0]}; {GO_BACK}")
 
     @contextmanager
-    def _written_aside(self, place: Path) -> Iterator[None]:
-        self._aside = place
+    def _written_to(self, place: Path) -> Iterator[None]:
+        self._temporary = place
         try:
             yield
         finally:
-            self._aside = None
+            self._temporary = None
             if self.args.should_save:
                 shutil.rmtree(place, ignore_errors=True)
 
-    def _forget(self, folder: Path) -> None:
-        found = checkpoints(folder)
+    def _delete_old(self, folder: Path) -> None:
         best = self.state.best_global_step
-        for old in found[: -self._keep]:
+        for old in checkpoints(folder)[: -self._keep]:
             if step_of(old) != best:
                 shutil.rmtree(old)
 
@@ -289,140 +267,5 @@ class SafeTrainer(Trainer):
         with reading(f"{checkpoint}/optimizer.pt or scheduler.pt", RunError, GO_BACK):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            with reading(f"{checkpoint}/{_KEPT}", RunError, GO_BACK):
-                load_kept(self._bare, Path(checkpoint) / _KEPT)
-
-
-def step_of(checkpoint: Path) -> int:
-    """The update after which a checkpoint was made."""
-    return int(checkpoint.name.removeprefix(PREFIX))
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints, the oldest first."""
-    found = [
-        path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal()
-    ]
-    return sorted(found, key=step_of)
-
-
-def usable(folder: Path) -> list[Path]:
-    """Checkpoints, the oldest first; one there must be."""
-    found = checkpoints(folder)
-    if not found:
-        raise RunError(
-            f"{folder} must hold a checkpoint, but holds none; `floater train … --resume` trains "
-            "anew."
-        )
-    return found
-
-
-def verify(checkpoint: Path) -> None:
-    """Raise if a checkpoint lacks something or is damaged, before anything is done with it."""
-    missing = [name for name in _NEEDED if not (checkpoint / name).is_file()]
-    if not any(checkpoint.glob("model*.safetensors")):
-        missing.append("model.safetensors")
-    if missing:
-        raise RunError(f"{checkpoint} must hold {missing[0]}, but does not; {GO_BACK}")
-    _verify_random_states(checkpoint)
-    check_hashes(checkpoint, RunError, GO_BACK)
-    for path in checkpoint.glob("*.safetensors"):
-        with (
-            reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK),
-            safe_open(path, "pt") as file,
-        ):
-            file.keys()
-    for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")):
-        with (
-            reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK),
-            zipfile.ZipFile(path) as archive,
-        ):
-            if archive.testzip() is not None:
-                raise zipfile.BadZipFile(path.name)
-    state_of(checkpoint)
-
-
-def _verify_random_states(checkpoint: Path) -> None:
-    """Each process needs the random state of its own."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    wanted = (
-        ["rng_state.pth"]
-        if processes == 1
-        else [f"rng_state_{number}.pth" for number in range(processes)]
-    )
-    missing = [name for name in wanted if not (checkpoint / name).is_file()]
-    if not missing:
-        return
-    others = len(list(checkpoint.glob("rng_state*.pth")))
-    if others and others != processes:
-        raise RunError(
-            f"{checkpoint} was made by {others} process{'es' if others > 1 else ''}, but "
-            f"{processes} would go on with it; resume with {others}."
-        )
-    raise RunError(f"{checkpoint} must hold {missing[0]}, but does not; {GO_BACK}")
-
-
-_HALF = re.compile(
-    r"\.+(model|vocabulary|attachment|config\.yaml|run\.json|scores\.json|metrics\.jsonl|positions\.safetensors)(-\w{8}){1,2}"
-)
-"""Names under which the parts of a run are written before they are renamed."""
-
-
-def sweep(folder: RunFolder) -> None:
-    """Remove what a killed run left half-written."""
-    half = [*folder.checkpoints.glob(f".{PREFIX}*"), *folder.predictions.glob(".*-????????")]
-    half += [path for path in folder.path.glob(".*") if _HALF.fullmatch(path.name)]
-    for path in half:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def state_of(checkpoint: Path) -> dict[str, Any]:
-    """The Trainer's own record in a checkpoint."""
-    path = checkpoint / "trainer_state.json"
-    with reading(f"{checkpoint} is damaged: {path.name}", RunError, GO_BACK):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        TrainerState.load_from_json(str(path))
-    if found["global_step"] != step_of(checkpoint) or not isinstance(
-        found.get("stateful_callbacks", {}), dict
-    ):
-        raise RunError(
-            f"{checkpoint} is damaged: {path.name} must be that of update {step_of(checkpoint)}, "
-            f"but is of {brief(found['global_step'])}; {GO_BACK}"
-        )
-    state: dict[str, Any] = found
-    return state
-
-
-def save_kept(model: nn.Module, path: Path) -> None:
-    """Write the solutions that encoders hold on to for several updates (`keep_for`), if any."""
-    tensors = {}
-    for name, flow in _flows(model):
-        for key, tensor in flow.kept_state().items():
-            tensors[f"{name}.{key}"] = tensor
-    if tensors:
-        save_file(tensors, path)
-
-
-def load_kept(model: nn.Module, path: Path) -> None:
-    """Take up the solutions that `save_kept` wrote."""
-    tensors = load_file(path) if path.exists() else {}
-    for name, flow in _flows(model):
-        start = f"{name}."
-        flow.load_kept_state(
-            {
-                key.removeprefix(start): tensor
-                for key, tensor in tensors.items()
-                if key.startswith(start)
-            }
-        )
-
-
-def _flows(model: nn.Module) -> Iterator[tuple[str, Flow]]:
-    made = attachment(model)
-    if made is not None:
-        for name, module in made.encoders.items():
-            if isinstance(module, Flow):
-                yield name, module
+            with reading(f"{checkpoint}/{SOLUTIONS}", RunError, GO_BACK):
+                load_solutions(self._bare, Path(checkpoint) / SOLUTIONS)

@@ -11,8 +11,8 @@ import numpy as np
 from ...errors import DataError, brief
 from ...files import digest
 from ..tsv import from_hub, read_tsv
-from ..understanding.problem import some
-from .kinds import KINDS, Kind, Name
+from ..understanding.problem import sample
+from .kinds import GLUE_TASKS, GlueKind, Name
 
 HUB = "nyu-mll/glue"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -40,7 +40,7 @@ class Sentences:
 
     def some(self, count: int | None) -> Sentences:
         """So many rows, drawn once and for all, in their order."""
-        chosen = some(len(self), count)
+        chosen = sample(len(self), count)
         if chosen is None:
             return self
         labels = None if self.labels is None else self.labels[chosen]
@@ -53,7 +53,7 @@ def read(path: Path, name: Name) -> Sentences:
     """A TSV file in the layout of GLUE; without a column of labels (a test file) they are not
     known.
     """
-    kind = KINDS[name]
+    kind = GLUE_TASKS[name]
     table = read_tsv(path, kind.header, skip_broken=kind.broken_rows)
     texts = list(zip(*(map(str.strip, table.column(wanted)) for wanted in kind.texts), strict=True))
     origin = f"{path} ({table.broken} broken rows left out)" if table.broken else str(path)
@@ -65,7 +65,7 @@ def read(path: Path, name: Name) -> Sentences:
     return Sentences(texts, np.array(labels), origin)
 
 
-def _label(kind: Kind, text: str, place: str) -> float | int:
+def _label(kind: GlueKind, text: str, place: str) -> float | int:
     if kind.labels is None:
         found = float(text) if _NUMBER.fullmatch(text.strip()) else _MOST + 1
         if not 0 <= found <= _MOST:
@@ -83,7 +83,7 @@ def _label(kind: Kind, text: str, place: str) -> float | int:
 
 def read_hub(name: Name, part: str) -> Sentences:
     """A part of the hub's copy, such as train or validation."""
-    kind = KINDS[name]
+    kind = GLUE_TASKS[name]
     rows = from_hub(HUB, name, part)
     texts = list(zip(*(map(str.strip, rows[wanted]) for wanted in kind.hub_texts), strict=True))
     labels = np.array(rows["label"])

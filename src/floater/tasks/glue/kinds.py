@@ -9,7 +9,7 @@ Name = Literal["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte"]
 
 
 @dataclass(frozen=True)
-class Kind:
+class GlueKind:
     """One task.
 
     Attributes:
@@ -33,8 +33,8 @@ class Kind:
 
 _TWO = ("sentence1", "sentence2")
 _FOLLOWS = ("entailment", "not_entailment")
-KINDS: dict[Name, Kind] = {
-    "cola": Kind(
+GLUE_TASKS: dict[Name, GlueKind] = {
+    "cola": GlueKind(
         ("sentence",),
         "label",
         ("0", "1"),
@@ -42,9 +42,9 @@ KINDS: dict[Name, Kind] = {
         ("sentence",),
         header=("source", "label", "author_mark", "sentence"),
     ),
-    "sst2": Kind(("sentence",), "label", ("0", "1"), ("accuracy",), ("sentence",)),
-    "mrpc": Kind(("#1 String", "#2 String"), "Quality", ("0", "1"), ("accuracy", "f1"), _TWO),
-    "qqp": Kind(
+    "sst2": GlueKind(("sentence",), "label", ("0", "1"), ("accuracy",), ("sentence",)),
+    "mrpc": GlueKind(("#1 String", "#2 String"), "Quality", ("0", "1"), ("accuracy", "f1"), _TWO),
+    "qqp": GlueKind(
         ("question1", "question2"),
         "is_duplicate",
         ("0", "1"),
@@ -52,16 +52,16 @@ KINDS: dict[Name, Kind] = {
         ("question1", "question2"),
         broken_rows=True,
     ),
-    "stsb": Kind(_TWO, "score", None, ("pearson", "spearman"), _TWO),
-    "mnli": Kind(
+    "stsb": GlueKind(_TWO, "score", None, ("pearson", "spearman"), _TWO),
+    "mnli": GlueKind(
         _TWO,
         "gold_label",
         ("entailment", "neutral", "contradiction"),
         ("accuracy",),
         ("premise", "hypothesis"),
     ),
-    "qnli": Kind(
+    "qnli": GlueKind(
         ("question", "sentence"), "label", _FOLLOWS, ("accuracy",), ("question", "sentence")
     ),
-    "rte": Kind(_TWO, "label", _FOLLOWS, ("accuracy",), _TWO),
+    "rte": GlueKind(_TWO, "label", _FOLLOWS, ("accuracy",), _TWO),
 }

@@ -21,7 +21,7 @@ OPTIONS = len(LETTERS)
 
 
 @dataclass(frozen=True)
-class Question:
+class RaceQuestion:
     """A question about an article, its four options and the number of the right one.
 
     The id is the article's, and which it is.
@@ -36,10 +36,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Race:
+class RaceSplit:
     """The questions of files."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[RaceQuestion, ...]
     name: str
 
     def __len__(self) -> int:
@@ -54,11 +54,11 @@ class Race:
         return {"from": self.name, "questions": len(self), "sha256": digest(texts)}
 
 
-def read(*paths: Path) -> Race:
+def read(*paths: Path) -> RaceSplit:
     """The questions of JSON lines files (plain or .gz, one article a line) and of folders (one .txt
     an article, at any depth).
     """
-    found: dict[str, list[Question]] = {}
+    found: dict[str, list[RaceQuestion]] = {}
     for path in paths:
         for place, entry in _articles(path):
             name = field(entry, "id", str, place)
@@ -73,7 +73,7 @@ def read(*paths: Path) -> Race:
         raise DataError(
             f"{name or 'The list of files'} must hold at least one question, but holds none."
         )
-    return Race(questions, name)
+    return RaceSplit(questions, name)
 
 
 def _articles(path: Path) -> Iterator[tuple[str, Any]]:
@@ -83,7 +83,7 @@ def _articles(path: Path) -> Iterator[tuple[str, Any]]:
         yield from read_json_lines(path)
 
 
-def _questions(name: str, entry: dict[str, Any], place: str) -> Iterator[Question]:
+def _questions(name: str, entry: dict[str, Any], place: str) -> Iterator[RaceQuestion]:
     level: Level | None = next((level for level in LEVELS if name.startswith(level)), None)
     if level is None:
         raise DataError(
@@ -107,7 +107,7 @@ def _questions(name: str, entry: dict[str, Any], place: str) -> Iterator[Questio
             raise DataError(
                 f"{where}: the answer must be one of {', '.join(LETTERS)}, but is {brief(letter)}."
             )
-        yield Question(
+        yield RaceQuestion(
             f"{name}/{number}",
             level,
             article,

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...errors import ArgumentError
 from ..text_pairs import Encoded, Frame, encode
-from .data import OPTIONS, Question
+from .data import OPTIONS, RaceQuestion
 
 Choices = dict[str, list[list[int]] | int]
 _BLANK = re.compile("_+")
@@ -34,7 +34,7 @@ def statement(question: str, option: str) -> str:
     return " ".join(text.split())
 
 
-class Examples(Dataset[Choices]):
+class MultipleChoices(Dataset[Choices]):
     """Questions as a multiple-choice model takes them: every input is [4, tokens]. Put together
     when asked for.
 
@@ -44,7 +44,7 @@ class Examples(Dataset[Choices]):
 
     def __init__(
         self,
-        questions: Sequence[Question],
+        questions: Sequence[RaceQuestion],
         frame: Frame,
         articles: Sequence[Encoded],
         statements: Sequence[Sequence[Encoded]],
@@ -87,8 +87,8 @@ class Examples(Dataset[Choices]):
 
 
 def features(
-    questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> Examples:
+    questions: Sequence[RaceQuestion], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> MultipleChoices:
     """Encode questions. An article that does not fit loses its end; question and option stay whole.
 
     Args:
@@ -111,4 +111,4 @@ def features(
                 f"question {question.id} has {size} tokens with one of its options, to which come "
                 f"{frame.size} special tokens and one of the article."
             )
-    return Examples(questions, frame, articles, statements, max_length)
+    return MultipleChoices(questions, frame, articles, statements, max_length)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import ArgumentError
-from .data import LEVELS, OPTIONS, Question
+from .data import LEVELS, OPTIONS, RaceQuestion
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def choose(logits: np.ndarray) -> np.ndarray:
     return np.asarray(logits.argmax(1))
 
 
-def accuracy(questions: Sequence[Question], chosen: np.ndarray) -> Accuracy:
+def accuracy(questions: Sequence[RaceQuestion], chosen: np.ndarray) -> Accuracy:
     """Compare the chosen options [questions] with the right ones."""
     if chosen.shape != (len(questions),):
         raise ArgumentError(

@@ -29,7 +29,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class SquadQuestion:
     """A question about a context; without answers it is one that the context does not answer."""
 
     id: str
@@ -44,10 +44,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Squad:
+class SquadSplit:
     """The questions of a file. Only version 2.0 has unanswerable ones."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[SquadQuestion, ...]
     version: Version
     name: str
 
@@ -75,13 +75,13 @@ class Squad:
         }
 
 
-def read(path: Path) -> Squad:
+def read(path: Path) -> SquadSplit:
     """The questions of a JSON file of the official schema, plain or .gz.
 
     A file is of version 2.0 where its questions say whether they are impossible, whatever it calls
     itself.
     """
-    found: dict[str, Question] = {}
+    found: dict[str, SquadQuestion] = {}
     impossible_known = False
     for number, article in enumerate(field(read_json(path), "data", list, str(path)), 1):
         place = f"{path}, article {number}"
@@ -103,7 +103,7 @@ def read(path: Path) -> Squad:
                 impossible_known |= "is_impossible" in entry
     if not found:
         raise DataError(f"{path} must hold at least one question, but holds none.")
-    return Squad(tuple(found.values()), "2.0" if impossible_known else "1.1", str(path))
+    return SquadSplit(tuple(found.values()), "2.0" if impossible_known else "1.1", str(path))
 
 
 def _line(path: Path, name: str, time: int = 1) -> int:
@@ -117,7 +117,7 @@ def _line(path: Path, name: str, time: int = 1) -> int:
     return 1
 
 
-def _question(name: str, entry: dict[str, Any], context: str, place: str) -> Question:
+def _question(name: str, entry: dict[str, Any], context: str, place: str) -> SquadQuestion:
     text = field(entry, "question", str, place)
     impossible = "is_impossible" in entry and field(entry, "is_impossible", bool, place)
     given = field(entry, "answers", list, place)
@@ -134,7 +134,7 @@ def _question(name: str, entry: dict[str, Any], context: str, place: str) -> Que
             f"{place}: must have an answer, or `is_impossible` set to true (version 2.0), but has "
             "neither."
         )
-    return Question(name, text.strip(), context, answers)
+    return SquadQuestion(name, text.strip(), context, answers)
 
 
 def _answer(entry: Any, context: str, place: str) -> Answer:

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...errors import ArgumentError
 from ..text_pairs import Encoded, Frame, encode
-from .data import Question
+from .data import SquadQuestion
 
 Window = dict[str, list[int] | int]
 
@@ -29,7 +29,7 @@ class Windows(Dataset[Window]):
 
     def __init__(
         self,
-        questions: Sequence[Question],
+        questions: Sequence[SquadQuestion],
         frame: Frame,
         asked: Sequence[np.ndarray],
         contexts: Sequence[Encoded],
@@ -72,7 +72,7 @@ class Windows(Dataset[Window]):
 
 
 def features(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     stride: int,
@@ -146,7 +146,7 @@ def _cut(count: int, room: int, shared: int) -> Iterator[tuple[int, int]]:
     yield first, count
 
 
-def _span(question: Question, context: Encoded) -> tuple[int, int]:
+def _span(question: SquadQuestion, context: Encoded) -> tuple[int, int]:
     """The first and last context token of the first answer, (-1, -1) where there is none."""
     if not question.answers:
         return -1, -1

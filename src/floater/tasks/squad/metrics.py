@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import DataError
-from .data import Question, Squad, Version
+from .data import SquadQuestion, SquadSplit, Version
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -40,7 +40,7 @@ def f1(text: str, gold: str, version: Version) -> float:
     return 2 * shared / (len(said) + len(meant))
 
 
-def golds(question: Question, version: Version) -> tuple[str, ...]:
+def golds(question: SquadQuestion, version: Version) -> tuple[str, ...]:
     """The texts that count as right: in version 2.0 those of which normalisation leaves something,
     or "" if there is none.
     """
@@ -50,14 +50,14 @@ def golds(question: Question, version: Version) -> tuple[str, ...]:
     return tuple(text for text in texts if normalise(text)) or ("",)
 
 
-def judge(question: Question, text: str, version: Version) -> tuple[float, float]:
+def judge(question: SquadQuestion, text: str, version: Version) -> tuple[float, float]:
     """Exact match and F1 of a text against the question's best-fitting answer."""
     right = golds(question, version)
     return max(exact(text, gold) for gold in right), max(f1(text, gold, version) for gold in right)
 
 
 @dataclass(frozen=True)
-class Scores:
+class QuestionScores:
     """Exact match and F1 [questions], in the order of the data, and which questions have an
     answer.
     """
@@ -82,7 +82,7 @@ class Scores:
         return found
 
 
-def score(data: Squad, answers: Mapping[str, str]) -> Scores:
+def score(data: SquadSplit, answers: Mapping[str, str]) -> QuestionScores:
     """Judge the answer to every question; "" says that there is none.
 
     Args:
@@ -98,7 +98,7 @@ def score(data: Squad, answers: Mapping[str, str]) -> Scores:
     judged = np.array(
         [judge(question, answers[question.id], data.version) for question in data.questions]
     ).reshape(-1, 2)
-    return Scores(
+    return QuestionScores(
         judged[:, 0],
         judged[:, 1],
         np.array([question.answerable for question in data.questions], dtype=bool),

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ...errors import ArgumentError
-from .data import Question
+from .data import SquadQuestion
 from .features import Windows
 
 _TOGETHER = 256  # windows searched at a time
 
 
 @dataclass(frozen=True)
-class Span:
+class AnswerSpan:
     """Characters of the context, from and up to, and the sum of the two logits that speak for
     them.
     """
@@ -35,8 +35,8 @@ class Prediction:
     There is no span only where the context has no token.
     """
 
-    question: Question
-    spans: tuple[Span, ...]
+    question: SquadQuestion
+    spans: tuple[AnswerSpan, ...]
     null: float
 
     @property
@@ -44,7 +44,7 @@ class Prediction:
         """By how much having no answer scores above the best span."""
         return self.null - self.spans[0].score if self.spans else math.inf
 
-    def cut(self, span: Span) -> str:
+    def cut(self, span: AnswerSpan) -> str:
         """The text of a span, cut from the context."""
         return self.question.context[span.start : span.end].strip()
 
@@ -95,7 +95,7 @@ def predict(
     ]
     spans = _merged(np.concatenate(found), count)
     edges = np.searchsorted(spans["owner"], np.arange(len(windows.questions) + 1))
-    listed = [Span(*span) for span in spans[["start", "end", "score"]].tolist()]
+    listed = [AnswerSpan(*span) for span in spans[["start", "end", "score"]].tolist()]
     return [
         Prediction(question, tuple(listed[low:high]), float(none))
         for question, none, low, high in zip(

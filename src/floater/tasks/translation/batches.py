@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
+from ...training.world import ALONE, World
 from ..padding import padded
 
 Example = tuple[list[int], list[int]]
@@ -48,8 +49,8 @@ class TokenBatches(Sampler[list[int]]):
         lengths: token counts [examples, 2].
         budget: tokens a batch.
         seed: of the order.
-        processes, process: of how many processes this is which.
-        together: batches that make one update.
+        world: the processes that share the batches.
+        together: number of batches that make one update.
     """
 
     def __init__(
@@ -58,12 +59,10 @@ class TokenBatches(Sampler[list[int]]):
         budget: int,
         seed: int,
         *,
-        processes: int = 1,
-        process: int = 0,
+        world: World = ALONE,
         together: int = 1,
     ) -> None:
-        self._lengths, self._seed = lengths, seed
-        self._processes, self._process = processes, process
+        self._lengths, self._seed, self._world = lengths, seed, world
         self._epoch = 0
         self._order = _by_length(lengths)
         self._cuts = _halve(_cut(lengths[self._order].max(1), budget), together)
@@ -73,10 +72,10 @@ class TokenBatches(Sampler[list[int]]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return (len(self._cuts) - 1) // self._processes
+        return (len(self._cuts) - 1) // self._world.size
 
     def __iter__(self) -> Iterator[list[int]]:
-        yield from self.all()[: len(self) * self._processes][self._process :: self._processes]
+        yield from self.all()[: len(self) * self._world.size][self._world.rank :: self._world.size]
 
     def all(self) -> list[list[int]]:
         """The batches of this epoch, of all processes."""

@@ -10,12 +10,20 @@ from pydantic import Field, model_validator
 from ...attachments import Sites
 from ...config import Config
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
-from ...training.settings import Count, Finite, NotNegative, Pace, Seed, Share, TrainingSettings
-from ..placement import Placement
+from ...training.placement import Placement
+from ...training.settings import (
+    Count,
+    Finite,
+    NotNegative,
+    Pace,
+    RunConfig,
+    Share,
+    TrainingSettings,
+)
 from .embedded import Embedded
 
 
-class Split(Config):
+class SplitFiles(Config):
     """Where one part of the data lies: two aligned text files, or TSV files with named columns
     (plain or .gz each).
     """
@@ -29,7 +37,7 @@ class Split(Config):
     target_column: str | None = None
 
     @model_validator(mode="after")
-    def _one_way(self) -> Split:
+    def _one_way(self) -> SplitFiles:
         two = self.source is not None and self.target is not None
         if two == (self.tsv is not None) or (self.tsv is not None and (self.source or self.target)):
             raise ValueError(
@@ -39,7 +47,7 @@ class Split(Config):
         return self
 
 
-class Hub(Config):
+class TranslationHub(Config):
     """A data set of the Hugging Face hub with a column `translation`, such as wmt/wmt14 (de-en,
     fr-en).
     """
@@ -51,17 +59,17 @@ class Hub(Config):
     test: str = "test"
 
 
-class DataConfig(Config):
+class TranslationDataConfig(Config):
     """The pairs of sentences, and which of them to train on."""
 
     source: str
     """Language of the source, e.g. en."""
     target: str
     """Language of the target, e.g. de."""
-    train: Split | None = None
-    valid: Split | None = None
-    test: Split | None = None
-    hub: Hub | None = None
+    train: SplitFiles | None = None
+    valid: SplitFiles | None = None
+    test: SplitFiles | None = None
+    hub: TranslationHub | None = None
     embedded: Embedded | None = None
     max_tokens: Count = 256
     """Longest training sentence, in tokens of the vocabulary."""
@@ -80,8 +88,12 @@ class DataConfig(Config):
     max_pairs: Count | None = None
     """Use the first so many training pairs only."""
 
+    def has_test(self) -> bool:
+        """Whether there is a test set."""
+        return self.test is not None or self.hub is not None or self.embedded is not None
+
     @model_validator(mode="after")
-    def _somewhere(self) -> DataConfig:
+    def _somewhere(self) -> TranslationDataConfig:
         if sum(place is not None for place in (self.train, self.hub, self.embedded)) != 1:
             raise ValueError(
                 "give one of `train` (files), `hub` (a data set of the hub) and `embedded` (made "
@@ -111,7 +123,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """
 
 
-class ModelConfig(Config):
+class TransformerConfig(Config):
     """The size of the Transformer: a preset, and what differs from it."""
 
     preset: Literal["tiny", "small", "base", "large"] = "base"
@@ -124,7 +136,7 @@ class ModelConfig(Config):
     activation_dropout: Share = 0.0
 
     @model_validator(mode="after")
-    def _divisible(self) -> ModelConfig:
+    def _divisible(self) -> TransformerConfig:
         size = self.size()
         if size["dim"] % size["heads"] or size["dim"] % 2:
             raise ValueError(
@@ -157,7 +169,7 @@ class JitterConfig(Config):
     """Share of the batches that are moved; the others are as they are."""
 
 
-class PositionsConfig(Placement):
+class TranslationPositions(Placement):
     """Which encoder, where.
 
     Without an encoder the model has its own fixed sinusoid: the original Transformer.
@@ -172,7 +184,7 @@ class PositionsConfig(Placement):
     """Move the times while training; off unless given."""
 
     @model_validator(mode="after")
-    def _anywhere(self) -> PositionsConfig:
+    def _anywhere(self) -> TranslationPositions:
         if self.jitter is not None and not (
             isinstance(self.encoder, _AT_ANY_TIME) and self.own == "replace"
         ):
@@ -183,7 +195,7 @@ class PositionsConfig(Placement):
         return self
 
 
-class TrainingConfig(TrainingSettings):
+class TranslationTraining(TrainingSettings):
     """How to train a translator; after the warm-up the learning rate falls with the inverse square
     root of the step.
     """
@@ -205,7 +217,7 @@ class TrainingConfig(TrainingSettings):
     """Average the weights of the last so many checkpoints at the end; 0 takes the last weights."""
 
     @model_validator(mode="after")
-    def _enough(self) -> TrainingConfig:
+    def _enough(self) -> TranslationTraining:
         if self.average > self.keep:
             raise ValueError(
                 f"`average` must not exceed `keep` ({self.keep}), but is {self.average}"
@@ -231,15 +243,15 @@ class DecodingConfig(Config):
     """Edges of bins of source length, in tokens, in which the test set is scored too."""
 
 
-class TranslationConfig(Config):
+class TranslationConfig(RunConfig):
     """One translation run."""
 
     task: Literal["translation"] = "translation"
-    data: DataConfig
+    data: TranslationDataConfig
     vocabulary: VocabularyConfig = VocabularyConfig()
-    model: ModelConfig = ModelConfig()
-    positions: PositionsConfig = PositionsConfig()
-    training: TrainingConfig
+    model: TransformerConfig = TransformerConfig()
+    positions: TranslationPositions = TranslationPositions()
+    training: TranslationTraining
     decoding: DecodingConfig = DecodingConfig()
     init_from: Path | None = None
     """A trained run whose vocabulary and weights to start from (the warm start of the paper's
@@ -249,7 +261,6 @@ class TranslationConfig(Config):
     """Standard deviation of the encoder's first weights after a warm start, as in the paper (0
     makes them all zero); its own rule unless given.
     """
-    seed: Seed = 0
 
     @model_validator(mode="after")
     def _warm(self) -> TranslationConfig:
@@ -261,7 +272,3 @@ class TranslationConfig(Config):
         if self.init_scale is not None and self.positions.encoder is None:
             raise ValueError("`init_scale` needs an encoder in `positions`")
         return self
-
-    def dump(self) -> dict[str, Any]:
-        """As it stands in a config file, every default written out."""
-        return {**self.model_dump(mode="json"), "positions": self.positions.dump()}

@@ -12,10 +12,10 @@ from typing import Literal
 from ...errors import DataError
 from ...files import digest, read_lines
 from ..tsv import from_hub, read_tsv
-from .config import DataConfig, Hub, Split
+from .config import SplitFiles, TranslationDataConfig, TranslationHub
 from .embedded import generate
 
-Part = Literal["train", "valid", "test"]
+SplitName = Literal["train", "valid", "test"]
 
 
 @dataclass(frozen=True)
@@ -42,30 +42,30 @@ class Pairs:
         return iter(zip(self.source, self.target, strict=True))
 
 
-def load(config: DataConfig, part: Part) -> Pairs | None:
-    """One part of the data, None if the config does not name it."""
+def load(config: TranslationDataConfig, split: SplitName) -> Pairs | None:
+    """Load a split of the data; None if the config does not name it."""
     if config.hub is not None:
-        return _from_hub(config.hub, getattr(config.hub, part), config.source, config.target)
+        return _from_hub(config.hub, getattr(config.hub, split), config.source, config.target)
     if config.embedded is not None:
-        made = config.embedded
-        name = f"embedded {', '.join(made.items)}, seed {made.seed}, {part}"
-        return Pairs(*generate(made, part, config.source, config.target), name)
-    split: Split | None = getattr(config, part)
-    if split is None:
+        embedded = config.embedded
+        name = f"embedded {', '.join(embedded.items)}, seed {embedded.seed}, {split}"
+        return Pairs(*generate(embedded, split, config.source, config.target), name)
+    files: SplitFiles | None = getattr(config, split)
+    if files is None:
         return None
-    if split.tsv is not None:
-        files = (split.tsv,) if isinstance(split.tsv, Path) else split.tsv
-        columns = split.source_column or config.source, split.target_column or config.target
-        return _joined([_from_tsv(path, *columns) for path in files])
-    assert split.source is not None
-    assert split.target is not None
-    source, target = read_lines(split.source), read_lines(split.target)
+    if files.tsv is not None:
+        paths = (files.tsv,) if isinstance(files.tsv, Path) else files.tsv
+        columns = files.source_column or config.source, files.target_column or config.target
+        return _joined([_from_tsv(path, *columns) for path in paths])
+    assert files.source is not None
+    assert files.target is not None
+    source, target = read_lines(files.source), read_lines(files.target)
     if len(source) != len(target):
         raise DataError(
-            f"{split.source} and {split.target} must have equally many lines, but have "
+            f"{files.source} and {files.target} must have equally many lines, but have "
             f"{len(source):,} and {len(target):,}."
         )
-    return Pairs(source, target, f"{split.source} | {split.target}")
+    return Pairs(source, target, f"{files.source} | {files.target}")
 
 
 def _joined(parts: Sequence[Pairs]) -> Pairs:
@@ -81,8 +81,8 @@ def _from_tsv(path: Path, source: str, target: str) -> Pairs:
     return Pairs(table.column(source), table.column(target), str(path))
 
 
-def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
-    rows = from_hub(hub.name, hub.config, part)["translation"]
+def _from_hub(hub: TranslationHub, split: str, source: str, target: str) -> Pairs:
+    rows = from_hub(hub.name, hub.config, split)["translation"]
     missing = [language for language in (source, target) if rows and language not in rows[0]]
     if missing:
         raise DataError(
@@ -92,12 +92,12 @@ def _from_hub(hub: Hub, part: str, source: str, target: str) -> Pairs:
     return Pairs(
         [row[source] for row in rows],
         [row[target] for row in rows],
-        f"{hub.name} {hub.config} {part}",
+        f"{hub.name} {hub.config} {split}",
     )
 
 
 def usable(
-    config: DataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]
+    config: TranslationDataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]
 ) -> list[int]:
     """Numbers of the training pairs that are neither empty, nor too long, nor too unequal.
 

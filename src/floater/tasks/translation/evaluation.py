@@ -1,113 +1,46 @@
-"""Trained translation runs: averaging, loading, scoring, comparing."""
+"""Trained translation runs: loading, translating test sets, scoring, comparing."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 from transformers.utils import logging
 
-from ...attachments import from_pretrained, save_pretrained
-from ...errors import ArgumentError, DataError, RunError
-from ...files import (
-    HASHES,
-    check_hashes,
-    file_hash,
-    new_folder,
-    reading,
-    record_hashes,
-    sync,
-    write_text,
-)
-from ...training.average import average
-from ...training.extract_encodings import record_positions
-from ...training.locking import in_use
-from ...training.records import RunFolder, read_facts
-from ...training.trainer import GO_BACK
-from . import corpus, vocabulary
+from ...attachments import from_pretrained
+from ...errors import ArgumentError, RunError
+from ...files import check_hashes, file_hash, reading, write_text
+from ...runs.folder import RunFolder
+from ...runs.locks import in_use
+from ...runs.scores import BinScores, PairedScore, SetScores
+from ...training.process import process_settings
+from . import vocabulary
 from .config import TranslationConfig
 from .corpus import Pairs
 from .decoding import Translator
 from .model import MarianMTModel
-from .preparing import settings
 from .scoring import bins, paired_bootstrap, paper_bleu, score
 
-AVERAGED = "averaged.json"
-"""File of a model that `floater average --out` wrote: of which run, and of which checkpoints."""
+_LABELS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact": "exact match",
+    "paper_bleu": "the paper's BLEU",
+}
 
 
-def average_run(folder: RunFolder, chosen: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the mean of some checkpoints as a model; the run's own unless `out` says where."""
-    with in_use(folder.path, "average"):
-        place = out or folder.model
-        names = [path.name for path in chosen]
-        record = {"format": 1, "run": folder.identity(), "checkpoints": names}
-        if out is not None:
-            _check_ours(out, record)
-        logging.disable_progress_bar()
-        weights = average(chosen)
-        with reading(chosen[-1], RunError, GO_BACK):
-            model = from_pretrained(MarianMTModel, chosen[-1])
-            missing = model.load_state_dict(weights, strict=False).missing_keys
-        odd = [
-            name
-            for name in missing
-            if "embed_" not in name
-            and name != "lm_head.weight"
-            and not name.endswith("logits_bias")
-        ]
-        if odd:
-            raise RunError(f"{chosen[-1]} does not hold {odd[0]}.")
-        model.tie_weights()
-        with new_folder(place) as aside:
-            save_pretrained(model, aside)
-            if out is not None:
-                write_text(aside / AVERAGED, json.dumps(record, indent=2) + "\n")
-            record_hashes(aside)
-            sync(aside)
-            if out is None and folder.facts().get("averaged") != names:
-                folder.retire_scores()  # not before all else is safely written
-        if out is None:
-            folder.note(averaged=names)
-            record_positions(folder)
-        return place
+def load(path: Path, model: Path | None = None) -> Translator:
+    """Load a trained run, ready to translate.
 
-
-def _check_ours(out: Path, record: dict[str, Any]) -> None:
-    """Refuse to put an averaged model in the place of anything but an earlier one of the same
-    run.
+    Args:
+        path: the run folder.
+        model: a folder of other weights than the run's.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not out.is_dir() or not (out / AVERAGED).is_file():
-        raise RunError(
-            f"{out} exists and is not an averaged model of this run; choose a new folder."
-        )
-    found = read_facts(out / AVERAGED)
-    if found.get("run") != record["run"]:
-        raise RunError(
-            f"{out} exists and is an averaged model of another run; choose a new folder."
-        )
-    recorded = read_facts(out / HASHES).get("sha256")
-    known = {*(recorded if isinstance(recorded, dict) else ()), HASHES, "README.md"}
-    others = sorted(path.name for path in out.iterdir() if path.name not in known)
-    if others:
-        raise RunError(
-            f"{out} is an averaged model, but holds {others[0]} too, which would be lost; choose a "
-            "new folder."
-        )
-
-
-def load(path: Path, model: Path | None = None) -> tuple[TranslationConfig, Translator]:
-    """A trained run, ready to translate; with the weights of `model` (see `average_run`) instead of
-    its own if given.
-    """
-    config, folder = settings(path)
+    folder = RunFolder.existing(path)
+    config = TranslationConfig(**folder.settings())
     if model is not None and not model.is_dir():
         raise RunError(f"{model} must be the folder of a model, but there is none.")
     if model is None and not folder.model.is_dir():
@@ -115,167 +48,141 @@ def load(path: Path, model: Path | None = None) -> tuple[TranslationConfig, Tran
             f"{path} holds no model yet; finish it with `floater train … --resume`, or `floater "
             f"average {path}`."
         )
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()  # a position past 1,024 is none to warn of
-    place = model or folder.model
-    check_hashes(place, RunError, f"make it anew with `floater average {path}`.")
-    with reading(place, RunError, f"make it anew with `floater average {path}`."):
-        trained = from_pretrained(MarianMTModel, place)
+    weights = model or folder.model
+    advice = f"recreate it with `floater average {path}`."
+    check_hashes(weights, RunError, advice)
+    logging.set_verbosity_error()  # transformers warns about positions past 1,024
+    with process_settings(), reading(weights, RunError, advice):
+        trained = from_pretrained(MarianMTModel, weights)
     trained.eval()
-    return config, Translator(trained, vocabulary.load(folder.vocabulary), config.decoding)
-
-
-def test_pairs(config: TranslationConfig, folder: RunFolder) -> Pairs | None:
-    """The test set of a run, without sources that are shorter than its config wants; None if it
-    names none.
-    """
-    found = corpus.load(config.data, "test")
-    shortest = config.data.min_test_tokens
-    if found is None or not shortest:
-        return found
-    lengths = map(len, vocabulary.load(folder.vocabulary).encode(found.source))
-    kept = [pair for pair, length in zip(found, lengths, strict=True) if length >= shortest]
-    if not kept:
-        raise DataError(
-            f"No test source has {shortest} tokens or more; lower `min_test_tokens` of `data`."
-        )
-    return Pairs(
-        [source for source, _ in kept],
-        [target for _, target in kept],
-        f"{found.name}, {shortest} tokens and more",
-    )
+    return Translator(trained, vocabulary.load(folder.vocabulary), config.decoding)
 
 
 def evaluate(
     folder: RunFolder,
+    translator: Translator,
     pairs: Pairs,
     *,
     name: str,
     edges: Sequence[int] = (),
     paper: bool = False,
     beam: int | None = None,
-    model: Path | None = None,
     console: Console | None = None,
-) -> dict[str, Any]:
-    """Translate and score; predictions and scores stay in the run folder.
+) -> SetScores:
+    """Translate a test set and score it; the run folder keeps predictions and scores.
 
     Args:
-        folder: the run.
-        pairs: what to translate, with references.
-        name: under which predictions and scores are kept.
+        folder: the run's.
+        translator: the trained model.
+        pairs: the test set.
+        name: name under which predictions and scores are stored.
         edges: edges of bins of source length, in tokens.
-        paper: BLEU as the paper computes it, beside sacreBLEU's.
-        beam: width of the beam; the config's unless given.
-        model: a folder of other weights than the run's.
-        console: where to show a bar.
+        paper: also compute BLEU as the paper does.
+        beam: beam width; the config's by default.
+        console: where to show a progress bar.
     """
     if Path(name).name != name or name.startswith("."):
         raise ArgumentError(f"`name` must be a plain name, without folders, but is {name!r}.")
     if edges:
-        bins([], edges)  # wrong ones are refused before any work
+        bins([], edges)  # refuses wrong edges before any work
+    config = translator.config
     with in_use(folder.path, "evaluate", alone=False):
-        folder.scores()  # damaged ones are refused before any work
-        config, translator = load(folder.path, model)
-        begun = time.perf_counter()
+        folder.scores()  # refuses damaged scores before any work
+        started = time.perf_counter()
         with Progress(console=console or Console(stderr=True), transient=True) as bar:
             task = bar.add_task("translating", total=len(pairs))
-            found = translator.translate(
+            translations = translator.translate(
                 pairs.source, beam=beam, done=lambda lines: bar.advance(task, lines)
             )
-        scores: dict[str, Any] = {
-            key: value.as_dict() for key, value in score(found, pairs.target).items()
-        }
+        scores = score(translations, pairs.target)
         if paper:
-            scores["paper_bleu"] = paper_bleu(found, pairs.target).as_dict()
-        scores |= {
-            "pairs": len(pairs),
-            "beam": beam or config.decoding.beam,
-            "length_penalty": config.decoding.length_penalty,
-            "seconds": round(time.perf_counter() - begun, 1),
-            "data": pairs.fingerprint(),
-        }
-        if edges:
-            lengths = [len(row) for row in translator.vocabulary.encode(pairs.source)]
-            scores["bins"] = {
-                label: _binned(numbers, found, pairs.target)
-                for label, numbers in bins(lengths, edges).items()
-            }
-        folder.add_scores(name, scores, lambda: _keep(folder, name, scores, found, pairs.target))
-    return scores
+            scores["paper_bleu"] = paper_bleu(translations, pairs.target)
+        return folder.add_scores(
+            name,
+            SetScores(
+                scores=scores,
+                examples=len(pairs),
+                seconds=round(time.perf_counter() - started, 1),
+                data=pairs.fingerprint(),
+                settings={
+                    "beam": beam or config.beam,
+                    "length_penalty": config.length_penalty,
+                },
+                bins=_by_length(translator, translations, pairs, edges) if edges else {},
+            ),
+            lambda: _write_predictions(folder, name, translations, pairs.target),
+        )
 
 
-def _keep(
-    folder: RunFolder,
-    name: str,
-    scores: dict[str, Any],
-    found: Sequence[str],
-    references: Sequence[str],
-) -> None:
-    """Write predictions and references, and what they hash to into their scores."""
-    scores["sha256"] = {}
-    for path, lines in ((f"{name}.txt", found), (f"{name}.ref.txt", references)):
-        write_text(folder.predictions / path, "".join(f"{line}\n" for line in lines))
-        scores["sha256"][path] = file_hash(folder.predictions / path)
+def _write_predictions(
+    folder: RunFolder, name: str, translations: Sequence[str], references: Sequence[str]
+) -> dict[str, str]:
+    """Write predictions and references; returns their hashes."""
+    hashes = {}
+    for file, lines in ((f"{name}.txt", translations), (f"{name}.ref.txt", references)):
+        write_text(folder.predictions / file, "".join(f"{line}\n" for line in lines))
+        hashes[file] = file_hash(folder.predictions / file)
+    return hashes
 
 
-def _binned(
-    numbers: Sequence[int], found: Sequence[str], references: Sequence[str]
-) -> dict[str, Any]:
-    if not numbers:
-        return {"pairs": 0}
-    scored = score([found[i] for i in numbers], [references[i] for i in numbers])
-    return {"pairs": len(numbers), **{key: value.as_dict() for key, value in scored.items()}}
+def _by_length(
+    translator: Translator, translations: Sequence[str], pairs: Pairs, edges: Sequence[int]
+) -> dict[str, BinScores]:
+    lengths = [len(row) for row in translator.vocabulary.encode(pairs.source)]
+    scored = {}
+    for label, rows in bins(lengths, edges).items():
+        hypotheses = [translations[row] for row in rows]
+        references = [pairs.target[row] for row in rows]
+        scores = score(hypotheses, references) if rows else {}
+        scored[label] = BinScores(examples=len(rows), scores=scores)
+    return scored
 
 
-def compare(base: RunFolder, other: RunFolder, name: str) -> dict[str, Any]:
-    """Paired bootstrap of two runs on predictions that both made under one name."""
+def compare(base: RunFolder, other: RunFolder, name: str) -> PairedScore:
+    """Paired bootstrap of two runs on the predictions that both stored under a name."""
     texts, references = (
-        [_kept(folder, f"{name}{end}", name) for folder in (base, other)]
-        for end in (".txt", ".ref.txt")
+        [_predictions(folder, f"{name}{ending}", name) for folder in (base, other)]
+        for ending in (".txt", ".ref.txt")
     )
     if references[0] != references[1]:
         raise RunError(
             f"{base.path} and {other.path} were evaluated on different references under the name "
             f"{name!r}."
         )
-    return dict(vars(paired_bootstrap(texts[0], texts[1], references[0])))
-
-
-def _kept(folder: RunFolder, file: str, name: str) -> list[str]:
-    """The lines of a file beside scores, as they were when the scores were made."""
-    path, again = (
-        folder.predictions / file,
-        f"run `floater evaluate {folder.path} --name {name}` (again).",
+    difference = paired_bootstrap(texts[0], texts[1], references[0])
+    return PairedScore(
+        **difference.model_dump(), test_set=name, against=base.path.name, measure="bleu"
     )
+
+
+def _predictions(folder: RunFolder, file: str, name: str) -> list[str]:
+    """The lines of a file of predictions, unchanged since they were scored."""
+    path = folder.predictions / file
+    advice = f"run `floater evaluate {folder.path} --name {name}` (again)."
     if not path.is_file():
-        raise RunError(f"{folder.path} has no predictions for {name!r}; {again}")
-    recorded = folder.scored(name).get("sha256")
-    if isinstance(recorded, dict) and recorded.get(file) != file_hash(path):
+        raise RunError(f"{folder.path} has no predictions for {name!r}; {advice}")
+    scores = folder.scores().sets.get(name)
+    if scores is not None and scores.files and scores.files.get(file) != file_hash(path):
         raise RunError(
             f"{path} is damaged or was changed after it was scored: its hash is not the recorded "
-            f"one; {again}"
+            f"one; {advice}"
         )
-    with reading(path, RunError, again):
+    with reading(path, RunError, advice):
         return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
 
 
-def describe(scores: dict[str, Any]) -> str:
-    """Scores in words."""
+def describe(scores: SetScores) -> str:
+    """Scores as text."""
     lines = []
-    for key, label in (
-        ("bleu", "BLEU"),
-        ("chrf", "chrF"),
-        ("exact", "exact match"),
-        ("paper_bleu", "paper's BLEU"),
-    ):
-        if key in scores:
-            found = scores[key]
-            more = f" ± {found['interval']:.2f}" if found["interval"] is not None else ""
-            lines.append(f"{label} {found['score']:.2f}{more}  ({found['signature']})")
-    for label, part in scores.get("bins", {}).items():
-        value = "no sentence"
-        if part["pairs"]:
-            bleu, chrf, exact = (part[key]["score"] for key in ("bleu", "chrf", "exact"))
-            value = f"BLEU {bleu:.2f}, chrF {chrf:.2f}, exact match {exact:.1f} %"
-        lines.append(f"  {label} tokens: {part['pairs']} sentences, {value}")
+    for measure, label in _LABELS.items():
+        if measure in scores.scores:
+            value = scores.scores[measure]
+            interval = f" ± {value.interval:.2f}" if value.interval is not None else ""
+            lines.append(f"{label} {value.score:.2f}{interval}  ({value.signature})")
+    for label, content in scores.bins.items():
+        text = "no sentence"
+        if content.examples:
+            bleu, chrf, exact = (content.scores[key].score for key in ("bleu", "chrf", "exact"))
+            text = f"BLEU {bleu:.2f}, chrF {chrf:.2f}, exact match {exact:.1f} %"
+        lines.append(f"  {label} tokens: {content.examples} sentences, {text}")
     return "\n".join(lines)

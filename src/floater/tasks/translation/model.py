@@ -20,8 +20,8 @@ from ...attachments.attachment import NAME
 from ...encoders import NoPositionConfig
 from ...errors import RunError
 from ...training.average import weights_of
-from ...training.fused import linear_cross_entropy
-from .config import JitterConfig, ModelConfig, PositionsConfig
+from ...training.losses import linear_cross_entropy
+from .config import JitterConfig, TransformerConfig, TranslationPositions
 from .vocabulary import Vocabulary
 
 
@@ -79,7 +79,7 @@ class MarianMTModel(StockModel):
         return made.at(source=of_source, target=of_target)
 
 
-def build(config: ModelConfig, vocabulary: Vocabulary) -> MarianMTModel:
+def build(config: TransformerConfig, vocabulary: Vocabulary) -> MarianMTModel:
     """A fresh Transformer: ReLU, shared and scaled embeddings, Xavier weights, own special
     tokens.
     """
@@ -135,7 +135,7 @@ def initialise(model: MarianMTModel, pad: int) -> None:
     shared.weight[pad].zero_()
 
 
-def position(model: MarianMTModel, config: PositionsConfig) -> Attachment:
+def position(model: MarianMTModel, config: TranslationPositions) -> Attachment:
     """Attach what a config asks for; without an encoder, the model's own sinusoid, which then grows
     with the input.
     """

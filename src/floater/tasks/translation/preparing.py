@@ -1,9 +1,9 @@
-"""What is read and checked before a translation run starts."""
+"""The data of a translation run: read, checked and encoded before training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
@@ -11,9 +11,8 @@ from accelerate.utils import broadcast_object_list
 
 from ...encoders import LearnedConfig
 from ...errors import DataError, RunError
-from ...recipes import read
-from ...training.records import CONFIG, RunFolder
-from ...training.start import on_cpu
+from ...runs.folder import RunFolder
+from ...training.process import on_cpu
 from . import corpus, vocabulary
 from .batches import Examples
 from .config import TranslationConfig, VocabularyConfig
@@ -22,45 +21,67 @@ from .vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Everything that is read and checked before training starts."""
+class TranslationData:
+    """Everything that is read and checked before training starts.
+
+    Attributes:
+        vocabulary: of both languages.
+        train: encoded training pairs.
+        valid: validation pairs.
+        test: test pairs; None if the config names none.
+        fingerprints: of the splits, as they were read.
+    """
 
     vocabulary: Vocabulary
     train: Examples
     valid: Pairs
     test: Pairs | None
-    facts: dict[str, Any]
+    fingerprints: Mapping[str, Mapping[str, Any]]
 
 
-def prepare(config: TranslationConfig, folder: RunFolder) -> Prepared:
+def prepare(config: TranslationConfig, folder: RunFolder) -> TranslationData:
     """Read and check the data, learn or copy the vocabulary, encode and filter."""
     data = config.data
-    train, valid, test = (corpus.load(data, part) for part in ("train", "valid", "test"))
+    train, valid, test = (corpus.load(data, split) for split in ("train", "valid", "test"))
     assert train is not None
     assert valid is not None
     if data.max_pairs is not None:
         train = Pairs(train.source[: data.max_pairs], train.target[: data.max_pairs], train.name)
-    if folder.vocabulary.exists():
-        words = vocabulary.load(folder.vocabulary)
-    elif config.init_from is not None:
-        words = vocabulary.load(RunFolder.existing(config.init_from).vocabulary)
-    else:
-        words = _learned_once([*train.source, *train.target], config.vocabulary)
+    splits = {"train": train, "valid": valid, "test": test}
+    words = _vocabulary(config, folder, train)
     source, target = words.encode(train.source), words.encode(train.target)
-    kept = corpus.usable(data, source, target)
-    examples = Examples([source[i] for i in kept], [target[i] for i in kept])
+    usable = corpus.usable(data, source, target)
+    examples = Examples([source[i] for i in usable], [target[i] for i in usable])
     _check_lengths(config, int(examples.lengths().max()))
-    facts = {
-        "data": {
-            name: part.fingerprint()
-            for name, part in (("train", train), ("valid", valid), ("test", test))
-            if part is not None
-        },
-        "training_pairs": len(examples),
-        "longest": int(examples.lengths().max()),
-        "vocabulary": len(words),
-    }
-    return Prepared(words, examples, valid, test, facts)
+    return TranslationData(
+        words,
+        examples,
+        valid,
+        long_enough(test, words, data.min_test_tokens),
+        {name: pairs.fingerprint() for name, pairs in splits.items() if pairs is not None},
+    )
+
+
+def _vocabulary(config: TranslationConfig, folder: RunFolder, train: Pairs) -> Vocabulary:
+    if folder.vocabulary.exists():
+        return vocabulary.load(folder.vocabulary)
+    if config.init_from is not None:
+        return vocabulary.load(RunFolder.existing(config.init_from).vocabulary)
+    return _learned_once([*train.source, *train.target], config.vocabulary)
+
+
+def long_enough(test: Pairs | None, words: Vocabulary, min_tokens: int) -> Pairs | None:
+    """The test pairs whose source has at least `min_tokens` tokens."""
+    if test is None or not min_tokens:
+        return test
+    lengths = map(len, words.encode(test.source))
+    kept = [pair for pair, length in zip(test, lengths, strict=True) if length >= min_tokens]
+    if not kept:
+        raise DataError(
+            f"No test source has {min_tokens} tokens or more; lower `min_test_tokens` of `data`."
+        )
+    sources, targets = ([pair[side] for pair in kept] for side in (0, 1))
+    return Pairs(sources, targets, f"{test.name}, {min_tokens} tokens and more")
 
 
 def _check_lengths(config: TranslationConfig, longest: int) -> None:
@@ -82,13 +103,16 @@ def _check_lengths(config: TranslationConfig, longest: int) -> None:
         )
 
 
-def resolved(config: TranslationConfig) -> TranslationConfig:
-    """The config with what a warm start takes over from its base written in; sizes that differ from
-    it are refused.
+def resolve(config: TranslationConfig) -> TranslationConfig:
+    """The config with what a warm start takes over from its base.
+
+    Raises:
+        RunError: the sizes of the two models differ.
     """
     if config.init_from is None:
         return config
-    base, folder = settings(config.init_from)
+    folder = RunFolder.existing(config.init_from)
+    base = TranslationConfig(**folder.settings())
     ours, theirs = config.model.size(), base.model.size()
     for key in ("layers", "dim", "feed_forward", "heads"):
         if ours[key] != theirs[key]:
@@ -106,29 +130,10 @@ def resolved(config: TranslationConfig) -> TranslationConfig:
     return config.model_copy(update={"vocabulary": base.vocabulary})
 
 
-def same_data(folder: RunFolder, prepared: Prepared) -> None:
-    """Refuse to go on with a run whose files have changed since it was started."""
-    for part, before in folder.facts().get("data", {}).items():
-        now = prepared.facts["data"].get(part, {})
-        for side in ("source_sha256", "target_sha256"):
-            if before.get(side) != now.get(side):
-                raise RunError(
-                    f"{folder.path} was started with other {part} data ({before.get('from')}): its "
-                    f"{side.split('_')[0]} side has changed since; bring the old files back, or "
-                    "choose another --out."
-                )
-
-
 def _learned_once(lines: list[str], config: VocabularyConfig) -> Vocabulary:
-    """A vocabulary that one process learns and all share."""
+    """Learn a vocabulary in one process and share it with all."""
     state = PartialState(cpu=on_cpu())
     texts = [vocabulary.learn(lines, config).text() if state.is_main_process else ""]
     if state.num_processes > 1:
         broadcast_object_list(texts)
     return vocabulary.from_text(texts[0])
-
-
-def settings(path: Path) -> tuple[TranslationConfig, RunFolder]:
-    """The config of a run, and its folder."""
-    folder = RunFolder.existing(path)
-    return TranslationConfig(**read(path / CONFIG)), folder

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -15,24 +14,9 @@ from sacrebleu.significance import PairedTest, Result
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from ...errors import ArgumentError
-from ..paired import Paired
+from ...runs.scores import Difference, Score
 
 _SEED = 12345  # sacreBLEU's own
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score with the half-width of its bootstrap interval (95 %) and the signature that makes it
-    comparable.
-    """
-
-    score: float
-    interval: float | None
-    signature: str
-
-    def as_dict(self) -> dict[str, float | str | None]:
-        """Ready for JSON."""
-        return asdict(self)
 
 
 def score(
@@ -42,11 +26,11 @@ def score(
 
     `draws` bootstrap samples make the interval; 0 makes none.
     """
-    found = {
+    scores = {
         name: _score(metric, hypotheses, references, draws)
         for name, metric in (("bleu", BLEU), ("chrf", CHRF))
     }
-    return {**found, "exact": exact_match(hypotheses, references, draws=draws)}
+    return {**scores, "exact": exact_match(hypotheses, references, draws=draws)}
 
 
 def exact_match(
@@ -57,11 +41,15 @@ def exact_match(
         [100.0 * (one == other) for one, other in zip(hypotheses, references, strict=True)]
     )
     if not draws or len(right) < 2:
-        return Score(float(right.mean()), None, "exact")
+        return Score(score=float(right.mean()), signature="exact")
     random = np.random.default_rng(_SEED)
     means = [right[random.integers(0, len(right), len(right))].mean() for _ in range(draws)]
     low, high = np.percentile(means, [2.5, 97.5])
-    return Score(float(right.mean()), float(high - low) / 2, f"exact|bs:{draws}|seed:{_SEED}")
+    return Score(
+        score=float(right.mean()),
+        interval=float(high - low) / 2,
+        signature=f"exact|bs:{draws}|seed:{_SEED}",
+    )
 
 
 def _score(
@@ -71,13 +59,17 @@ def _score(
     draws: int,
 ) -> Score:
     metric = metric_class(references=[list(references)])
-    found = float(metric.corpus_score(list(hypotheses), None).score)
+    value = float(metric.corpus_score(list(hypotheses), None).score)
     if not draws or len(hypotheses) < 2:
-        return Score(found, None, str(metric.get_signature()))
+        return Score(score=value, signature=str(metric.get_signature()))
     low, high = np.percentile(
         _resampled(metric, [hypotheses], len(references), draws)[0], [2.5, 97.5]
     )
-    return Score(found, float(high - low) / 2, f"{metric.get_signature()}|bs:{draws}|seed:{_SEED}")
+    return Score(
+        score=value,
+        interval=float(high - low) / 2,
+        signature=f"{metric.get_signature()}|bs:{draws}|seed:{_SEED}",
+    )
 
 
 def _resampled(
@@ -109,10 +101,10 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     The tokeniser is mteval's 13a, as no Moses scripts are shipped.
     """
     metric = BLEU(tokenize="none", force=True)
-    found = metric.corpus_score(
+    bleu = metric.corpus_score(
         list(map(split_compounds, hypotheses)), [list(map(split_compounds, references))]
     )
-    return Score(found.score, None, f"{metric.get_signature()}|own:13a+compounds")
+    return Score(score=bleu.score, signature=f"{metric.get_signature()}|own:13a+compounds")
 
 
 _tokenise = Tokenizer13a()  # type: ignore[no-untyped-call]
@@ -125,7 +117,7 @@ def split_compounds(line: str) -> str:
 
 def paired_bootstrap(
     base: Sequence[str], other: Sequence[str], references: Sequence[str], *, draws: int = 1000
-) -> Paired:
+) -> Difference:
     """Paired bootstrap of BLEU: sacreBLEU's p-value, and the interval of the difference over the
     same resamples.
     """
@@ -151,12 +143,16 @@ def paired_bootstrap(
     scores = _resampled(metric, [base, other], len(references), draws)
     low, high = np.percentile(scores[1] - scores[0], [2.5, 97.5])
     if list(base) == list(other):
-        second.p_value = (
-            1.0  # counting the resamples that are no better, sacreBLEU would find a difference
-        )
-    one, two = float(first.score), float(second.score)
-    return Paired(
-        one, two, two - one, float(low), float(high), float(second.p_value), str(signatures["BLEU"])
+        # sacreBLEU counts the resamples that are no better, and would find a difference.
+        second.p_value = 1.0
+    return Difference(
+        base=float(first.score),
+        other=float(second.score),
+        difference=float(second.score) - float(first.score),
+        low=float(low),
+        high=float(high),
+        p_value=float(second.p_value),
+        signature=str(signatures["BLEU"]),
     )
 
 
@@ -164,7 +160,7 @@ def bins(lengths: Sequence[int], edges: Sequence[int]) -> dict[str, list[int]]:
     """Numbers of the sentences in each bin of source length: [0, first edge), …, [last edge, ∞)."""
     if list(edges) != sorted(set(edges)) or not edges or edges[0] < 1:
         raise ArgumentError(
-            "Length bins must be rising positive whole numbers, but are "
+            "Length bins must be increasing positive integers, but are "
             f"{', '.join(map(str, edges))}."
         )
     found = {}

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
+from ...training.world import ALONE, World
+
 _WINDOW = 32  # batches within which examples are sorted by length
 
 
@@ -22,7 +24,7 @@ class LengthBatches(Sampler[list[int]]):
         lengths: tokens of each example [examples].
         size: examples a batch.
         seed: of the order.
-        processes, process: of how many processes this is which.
+        world: the processes that share the batches.
         follow: told the epoch too, where examples depend on it.
     """
 
@@ -32,12 +34,11 @@ class LengthBatches(Sampler[list[int]]):
         size: int,
         seed: int,
         *,
-        processes: int = 1,
-        process: int = 0,
+        world: World = ALONE,
         follow: Callable[[int], None] | None = None,
     ) -> None:
         self._lengths, self._size, self._seed = lengths, size, seed
-        self._processes, self._process = processes, process
+        self._world = world
         self._follow = follow
         self._epoch = 0
 
@@ -48,12 +49,12 @@ class LengthBatches(Sampler[list[int]]):
             self._follow(epoch)
 
     def __len__(self) -> int:
-        return math.ceil(len(self._lengths) / self._size / self._processes)
+        return math.ceil(len(self._lengths) / self._size / self._world.size)
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = self.all()
-        batches += batches[: -len(batches) % self._processes]
-        yield from batches[self._process :: self._processes]
+        batches += batches[: -len(batches) % self._world.size]
+        yield from batches[self._world.rank :: self._world.size]
 
     def all(self) -> list[list[int]]:
         """The batches of this epoch, of all processes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,20 +15,29 @@ from ...attachments import Sites
 from ...config import Config
 from ...encoders import EncoderConfig, FlowConfig
 from ...errors import ConfigError
-from ...training.settings import Count, NotNegative, Pace, Positive, Seed, Share, TrainingSettings
-from ..placement import Placement
+from ...training.placement import Placement
+from ...training.settings import (
+    Count,
+    NotNegative,
+    Pace,
+    Positive,
+    RunConfig,
+    Seed,
+    Share,
+    TrainingSettings,
+)
 
 T = TypeVar("T")
 
 
-def plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
     """Whether a name can be that of a file, without folders."""
     return Path(name).name == name and not name.startswith(".")
 
 
-def _more(sets: dict[str, T]) -> dict[str, T]:
+def _check_names(sets: dict[str, T]) -> dict[str, T]:
     for name in sets:
-        if name in ("train", "valid") or not plain(name):
+        if name in ("train", "valid") or not is_plain(name):
             raise ValueError(
                 "names of further sets must be plain ones other than train and valid, but one is "
                 f"{name!r}"
@@ -36,13 +45,13 @@ def _more(sets: dict[str, T]) -> dict[str, T]:
     return sets
 
 
-More = Annotated[dict[str, T], AfterValidator(_more)]
+FurtherSets = Annotated[dict[str, T], AfterValidator(_check_names)]
 """Further sets to evaluate on, by name."""
-Part = Literal["all", "flow", "start", "head", "nothing"]
+TrainedPart = Literal["all", "flow", "start", "head", "nothing"]
 """What of a model is trained."""
 
 
-class ModelConfig(Config):
+class PretrainedConfig(Config):
     """The pretrained encoder."""
 
     name: str
@@ -53,7 +62,7 @@ class ModelConfig(Config):
     """Dropout of hidden states and attention; the checkpoint's own unless given."""
 
 
-class PositionsConfig(Placement):
+class UnderstandingPositions(Placement):
     """Which encoder, where.
 
     The compatible form unless told: a flow at q, k and v that leaves the model as it is.
@@ -65,13 +74,13 @@ class PositionsConfig(Placement):
     own: Literal["keep", "replace"] = "keep"
 
 
-class TrainingConfig(TrainingSettings):
+class FineTuning(TrainingSettings):
     """How to fine-tune; after the warm-up the learning rate falls to zero in a straight line.
 
     RoBERTa's values for GLUE.
     """
 
-    part: Part = "all"
+    part: TrainedPart = "all"
     """What to train: all; the encoder alone (`flow`); of it p(start) alone (`start`); all that the
     checkpoint's base does not hold (`head`); or nothing, to measure the model as it is.
     """
@@ -101,7 +110,7 @@ class TrainingConfig(TrainingSettings):
     tensorboard: bool = False
 
     @model_validator(mode="after")
-    def _best_is_there(self) -> TrainingConfig:
+    def _best_is_there(self) -> FineTuning:
         if self.take == "best" and self.save_every != self.evaluate_every:
             raise ValueError(
                 "`take: best` needs a checkpoint at every look: set `save_every` as "
@@ -142,21 +151,20 @@ _OF_THE_ENCODER = ("update_every", "flow_lr_multiple", "flow_weight_decay", "fre
 """Training settings that an untouched model has no use for."""
 
 
-class UnderstandingConfig(Config):
+class UnderstandingConfig(RunConfig):
     """One run of a task, and both arms of its comparison."""
 
     task: str
-    model: ModelConfig
+    model: PretrainedConfig
     max_length: Annotated[int, Field(ge=1, le=2**20)] = 512
     """Longest input, in tokens; what is longer is cut."""
-    positions: PositionsConfig = PositionsConfig()
+    positions: UnderstandingPositions = UnderstandingPositions()
     dynamics: Path | None = None
     """A run or a saved attachment whose trained encoder to start from; `positions` are then its
     own.
     """
-    training: TrainingConfig = TrainingConfig()
+    training: FineTuning = FineTuning()
     compare: CompareConfig = CompareConfig()
-    seed: Seed = 0
 
     @model_validator(mode="after")
     def _fits(self) -> UnderstandingConfig:
@@ -172,10 +180,6 @@ class UnderstandingConfig(Config):
             )
         return self
 
-    def dump(self) -> dict[str, Any]:
-        """As it stands in a config file, every default written out."""
-        return {**self.model_dump(mode="json"), "positions": self.positions.dump()}
-
     def bare(self) -> UnderstandingConfig:
         """The same run of the untouched model: what belongs to an encoder is left out."""
         off = self.positions.model_copy(update={"encoder": None})
@@ -185,7 +189,7 @@ class UnderstandingConfig(Config):
         training = self.training.model_copy(update=defaults)
         return self.model_copy(update={"positions": off, "dynamics": None, "training": training})
 
-    def arms(self) -> dict[str, UnderstandingConfig]:
+    def variants(self) -> dict[str, UnderstandingConfig]:
         """The runs that `floater compare` makes for each seed; the first is what the others are
         compared with.
         """

@@ -1,4 +1,4 @@
-"""Scores of understanding runs: measuring, keeping predictions, finishing a run, comparing two."""
+"""Evaluating understanding runs: measuring, storing predictions, comparing two runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib.metadata
 import json
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,19 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ...attachments import attachment, save_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import check_hashes, new_folder, reading, record_hashes, write_text
-from ...training.extract_encodings import encodings
-from ...training.locking import in_use
-from ...training.positions import LONGEST
-from ...training.records import RunFolder
-from ...training.trainer import checkpoints, state_of, step_of, usable
-from .config import plain
-from .models import ATTACHMENT, load_trained
-from .predicting import judged
-from .problem import Judged, Part, Problem
+from ...runs.folder import RunFolder
+from ...runs.locks import in_use
+from ...runs.scores import Difference, PairedScore, Score, SetScores
+from ...training.process import process_settings
+from ...training.task import EvaluationRequest
+from .comparison_tables import digits_of
+from .config import is_plain
+from .models import load_tokenizer, load_trained
+from .predicting import predict_all
+from .problem import Predictions, Problem, Split
 from .resampling import interval, paired_bootstrap
-from .tables import digits_of
 
 TABLE = "table.safetensors"
 
@@ -38,90 +37,86 @@ TABLE = "table.safetensors"
 def evaluate(
     problem: Problem[Any, Any],
     model: nn.Module,
-    part: Part,
+    split: Split,
     tokenizer: PreTrainedTokenizerBase,
     folder: RunFolder,
     *,
     name: str,
     console: Console | None = None,
-) -> dict[str, Any]:
-    """Measure a model on a data set; predictions, the table behind the scores, and the scores stay
-    in the run folder.
+) -> SetScores:
+    """Measure a model on a split; the run folder keeps predictions, tables and scores.
 
     Args:
         problem: the task.
         model: in eval mode.
-        part: the data.
+        split: the data.
         tokenizer: the model's.
         folder: the run's.
-        name: under which everything is kept.
-        console: where to show a bar.
+        name: name under which everything is stored.
+        console: where to show a progress bar.
     """
     check_name(name)
     with in_use(folder.path, "evaluate", alone=False):
-        folder.scores()  # damaged ones are refused before any work
-        begun = time.perf_counter()
+        folder.scores()  # refuses damaged scores before any work
+        started = time.perf_counter()
         with Progress(console=console or Console(stderr=True), transient=True) as bar:
-            features = problem.encode(part, tokenizer, training=False)
+            features = problem.encode(split, tokenizer, training=False)
             task = bar.add_task("measuring", total=len(features))
-            found = judged(
+            outputs = predict_all(
                 problem,
                 model,
-                part,
+                features,
                 tokenizer,
-                features=features,
                 done=lambda count: bar.advance(task, count),
             )
-        scores: dict[str, Any] = {}
-        for measure, value in (problem.scores(found.table) if found.table.size else {}).items():
-            half = (
-                interval(problem.measures[measure], found.table)
-                if measure in problem.measures
-                else None
-            )
-            scores[measure] = {
-                "score": value,
-                "interval": half,
-                "signature": _signature(problem, measure, len(found.table)),
-            }
-        seconds = round(time.perf_counter() - begun, 1)
-        scores |= {
-            "examples": len(found.table) or len(part),
-            "seconds": seconds,
-            "data": part.fingerprint(),
-        }
-        folder.add_scores(name, scores, lambda: _keep(folder, name, found))
-    return scores
+        predictions = problem.judge(split, features, outputs)
+        table = predictions.table
+        scores = SetScores(
+            scores=_scores(problem, table) if table.size else {},
+            examples=len(table) or len(split),
+            seconds=round(time.perf_counter() - started, 1),
+            data=split.fingerprint(),
+        )
+        return folder.add_scores(name, scores, lambda: _write(folder, name, predictions))
 
 
-def _keep(folder: RunFolder, name: str, found: Judged) -> None:
-    """Write predictions, and the table behind their scores if there are any."""
-    write_text(
-        folder.predictions / f"{name}.json",
-        json.dumps(found.predictions, ensure_ascii=False) + "\n",
-    )
-    place = folder.predictions / f"{name}.table"
-    if not found.table.size:
-        shutil.rmtree(place, ignore_errors=True)  # of another file that had this name
-        return
-    with new_folder(place) as aside:
-        save_file({"table": np.ascontiguousarray(found.table, dtype=np.float64)}, aside / TABLE)
-        record_hashes(aside)
+def _scores(problem: Problem[Any, Any], table: np.ndarray) -> dict[str, Score]:
+    version = importlib.metadata.version("floater-transformers")
+    return {
+        measure: Score(
+            score=value,
+            interval=(
+                interval(problem.measures[measure], table) if measure in problem.measures else None
+            ),
+            signature=f"{problem.signature(measure)}|n:{len(table)}|floater:{version}",
+        )
+        for measure, value in problem.scores(table).items()
+    }
+
+
+def _write(folder: RunFolder, name: str, predictions: Predictions) -> dict[str, str]:
+    """Write predictions, and the table behind their scores if there is one."""
+    text = json.dumps(predictions.values, ensure_ascii=False)
+    write_text(folder.predictions / f"{name}.json", text + "\n")
+    path = folder.predictions / f"{name}.table"
+    if not predictions.table.size:
+        shutil.rmtree(path, ignore_errors=True)  # of another file with the same name
+        return {}
+    with new_folder(path) as temporary:
+        table = np.ascontiguousarray(predictions.table, dtype=np.float64)
+        save_file({"table": table}, temporary / TABLE)
+        record_hashes(temporary)
+    return {}
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is not one file's."""
-    if not plain(name):
+    """Refuse a name that is not that of a file."""
+    if not is_plain(name):
         raise ArgumentError(f"`name` must be a plain name, without folders, but is {name!r}.")
 
 
-def _signature(problem: Problem[Any, Any], measure: str, examples: int) -> str:
-    version = importlib.metadata.version("floater-transformers")
-    return f"{problem.signature(measure)}|n:{examples}|floater:{version}"
-
-
 def table_of(folder: RunFolder, name: str) -> np.ndarray:
-    """The table behind the scores of a run on a data set."""
+    """The table behind the scores of a run on a test set."""
     path = folder.predictions / f"{name}.table"
     advice = f"run `floater evaluate {folder.path}` (again)."
     if not folder.model.is_dir():
@@ -130,100 +125,174 @@ def table_of(folder: RunFolder, name: str) -> np.ndarray:
         raise RunError(f"{folder.path} has no scored predictions for {name!r}; {advice}")
     check_hashes(path, RunError, advice)
     with reading(path / TABLE, RunError, advice):
-        found: np.ndarray = load_file(path / TABLE)["table"]
-    if found.ndim != 2 or not found.size or not np.isfinite(found).all():
+        table: np.ndarray = load_file(path / TABLE)["table"]
+    if table.ndim != 2 or not table.size or not np.isfinite(table).all():
         raise RunError(
             f"{path / TABLE} must hold finite numbers [examples, columns], but holds "
-            f"{list(found.shape)}; {advice}"
+            f"{list(table.shape)}; {advice}"
         )
-    return found
+    return table
 
 
-def finish(
+def describe(scores: SetScores) -> str:
+    """Scores as text."""
+    words = []
+    for measure, value in scores.scores.items():
+        digits = digits_of(measure)
+        half = f" ± {value.interval:.{digits}f}" if value.interval is not None else ""
+        words.append(f"{measure} {value.score:.{digits}f}{half}")
+    return f"{', '.join(words) or 'no labels, so no score'} ({scores.examples:,} examples)"
+
+
+def describe_difference(paired: Difference, measure: str) -> str:
+    """A paired difference as text."""
+    digits = digits_of(measure)
+    return (
+        f"{paired.difference:+.{digits}f} {measure} (95 % {paired.low:+.{digits}f} to "
+        f"{paired.high:+.{digits}f}, p = {paired.p_value:.3f}; {paired.signature})"
+    )
+
+
+# floater evaluate ---------------------------------------------------------------------------------
+
+
+def evaluate_run(
+    problem: Problem[Any, Any], folder: RunFolder, request: EvaluationRequest, console: Console
+) -> None:
+    """Measure a run on a file, or on its own test sets; optionally compare with another run.
+
+    Args:
+        problem: the run's task.
+        folder: the run's.
+        request: what to measure.
+        console: where to print scores.
+    """
+    with ExitStack() as stack:
+        for path in {folder.path, request.against or folder.path}:
+            stack.enter_context(in_use(RunFolder.existing(path).path, "evaluate", alone=False))
+        stack.enter_context(process_settings())
+        other = None if request.against is None else RunFolder.existing(request.against)
+        if other is not None:
+            _check_same_task(problem, other)
+        splits = _requested_splits(problem, request)
+        for name, split in splits.items():
+            check_name(name)
+            _check_own_scores(folder, name, split, request.model)
+            if other is not None:
+                _check_own_scores(other, name, split, None)
+        scores = _measure(problem, folder, request.model, splits, console)
+        if other is None:
+            return
+        for name, split in splits.items():
+            if not scores[name].scores:
+                raise ArgumentError(
+                    f"{split.name} must have labels for a comparison (--against), but has none."
+                )
+            theirs = other.scores().sets.get(name)
+            if theirs is None or theirs.data.get("sha256") != split.fingerprint()["sha256"]:
+                settings = type(problem.config)(**other.settings())
+                their_problem = type(problem)(settings)  # type: ignore[call-arg]
+                _measure(their_problem, other, None, {name: split}, console)
+            tests = compare_runs(problem, other, folder, name)
+            folder.add_paired(tests)
+            for test in tests:
+                text = describe_difference(test, test.measure)
+                _print(console, f"{name} against {request.against}: {text}")
+
+
+def _requested_splits(problem: Problem[Any, Any], request: EvaluationRequest) -> dict[str, Split]:
+    """The data to evaluate on, by the name under which scores are stored."""
+    if request.data is not None:
+        config: Any = problem.config
+        whole = config.data.model_copy(update={"max_valid": None})
+        everything = type(problem)(config.model_copy(update={"data": whole}))  # type: ignore[call-arg]
+        name = request.name or request.data.name.removesuffix(".gz").rsplit(".", 1)[0]
+        return {name: everything.read(request.data)}
+    own: dict[str, Split] = {
+        name: split for name, split in problem.splits().items() if name != "train"
+    }
+    return {request.name: own["valid"]} if request.name else own
+
+
+def _check_same_task(problem: Problem[Any, Any], other: RunFolder) -> None:
+    ours, theirs = (_task_name(settings) for settings in (problem.config.dump(), other.settings()))
+    if ours != theirs:
+        raise ArgumentError(
+            f"`--against` must be a run of the same task ({ours}), but {other.path} is one of "
+            f"{theirs}."
+        )
+
+
+def _task_name(settings: dict[str, Any]) -> str:
+    """The task of a config, as a message names it."""
+    data = settings.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    return " ".join(filter(None, (str(settings.get("task")), name)))
+
+
+def _check_own_scores(folder: RunFolder, name: str, split: Split, model: Path | None) -> None:
+    """Refuse to replace a run's own scores by something else."""
+    own = folder.facts().get("data", {}).get(name)
+    if own is None:
+        return
+    if model is not None:
+        raise ArgumentError(
+            f"`--model` needs `--name`: {folder.path} keeps the scores of its own weights as "
+            f"{name!r}."
+        )
+    fingerprint = split.fingerprint()
+    if own.get("sha256") != fingerprint["sha256"]:
+        raise ArgumentError(
+            f"{fingerprint['from']} cannot be stored as {name!r}, which is another test set of "
+            f"{folder.path}; give --name."
+        )
+
+
+def _measure(
     problem: Problem[Any, Any],
     folder: RunFolder,
-    parts: Mapping[str, Part],
-    tokenizer: PreTrainedTokenizerBase,
+    model: Path | None,
+    splits: dict[str, Split],
     console: Console,
-) -> None:
-    """Take the last or best weights, measure them on every set, keep what the config asks for."""
-    training = problem.config.training
-    chosen = usable(folder.checkpoints)[-1]
-    if training.take == "best":
-        best = state_of(chosen).get("best_global_step")
-        chosen = next(
-            (one for one in checkpoints(folder.checkpoints) if step_of(one) == best), chosen
-        )
-    model = load_trained(problem, chosen)
-    for name, part in parts.items():
-        if name != "train":
-            scores = evaluate(problem, model, part, tokenizer, folder, name=name, console=console)
-            console.print(
-                f"{name}: {describe(scores)}", highlight=False, markup=False, soft_wrap=True
-            )
-    made = attachment(model)
-    if made is not None:
-        trained = int(max(folder.facts().get("longest", LONGEST), 1))
-        shown = encodings(made, min(2 * trained, LONGEST), trained)
-        if shown is not None:
-            shown.write(folder.path)
-    if training.keep_model:
-        with new_folder(folder.model) as place:
-            if made is None:
-                model.save_pretrained(place)  # type: ignore[operator]
-            else:
-                save_pretrained(model, place)
-            tokenizer.save_pretrained(place)
-            record_hashes(place)
-    if training.part in ("flow", "start"):
-        model.config._name_or_path = problem.config.model.name  # type: ignore[union-attr]
-        with new_folder(folder.path / ATTACHMENT) as place:
-            save_pretrained(model, place, base=False)
-            record_hashes(place)
-    folder.note(finished=True, taken=chosen.name)
-    if not training.keep_checkpoints:
-        shutil.rmtree(folder.checkpoints)
-
-
-def describe(scores: Mapping[str, Any]) -> str:
-    """Scores in words."""
-    words = []
-    for name, found in scores.items():
-        if isinstance(found, dict) and "score" in found:
-            digits = digits_of(name)
-            more = f" ± {found['interval']:.{digits}f}" if found["interval"] is not None else ""
-            words.append(f"{name} {found['score']:.{digits}f}{more}")
-    return f"{', '.join(words) or 'no labels, so no score'} ({scores['examples']:,} examples)"
-
-
-def data_of(folder: RunFolder, name: str) -> str | None:
-    """The fingerprint of the data behind scores of a run; None if it has none."""
-    data = folder.scored(name).get("data")
-    found = data.get("sha256") if isinstance(data, dict) else None
-    return found if isinstance(found, str) else None
+) -> dict[str, SetScores]:
+    if model is None and not folder.model.is_dir():
+        finished = folder.finished()
+        advice = "give weights with --model" if finished else "finish the run with --resume"
+        reason = ": it was trained with `keep_model: false`, or not trained" if finished else ""
+        raise RunError(f"{folder.path} holds no model{reason}; {advice}.")
+    path = model or folder.model
+    trained, tokenizer = load_trained(problem, path), load_tokenizer(str(path))
+    scores = {}
+    for name, split in splits.items():
+        scores[name] = evaluate(problem, trained, split, tokenizer, folder, name=name)
+        _print(console, f"{folder.path.name}, {name}: {describe(scores[name])}")
+    return scores
 
 
 def compare_runs(
     problem: Problem[Any, Any], base: RunFolder, other: RunFolder, name: str
-) -> dict[str, dict[str, Any]]:
-    """Every measure of two runs on one data set: the difference, its interval and the p-value."""
-    data = [data_of(folder, name) for folder in (base, other)]
-    if data[0] is None or data[0] != data[1]:
+) -> list[PairedScore]:
+    """Paired tests of two runs on one test set, for every measure."""
+    hashes = [
+        None if (scores := folder.scores().sets.get(name)) is None else scores.data.get("sha256")
+        for folder in (base, other)
+    ]
+    if hashes[0] is None or hashes[0] != hashes[1]:
         raise RunError(
             f"{base.path} and {other.path} must be measured on the same data under the name "
             f"{name!r}, but are not; evaluate both on one file."
         )
     tables = [table_of(base, name)], [table_of(other, name)]
-    return {
-        key: asdict(paired_bootstrap(measure, *tables)) for key, measure in problem.measures.items()
-    }
+    return [
+        PairedScore(
+            **paired_bootstrap(function, *tables).model_dump(),
+            test_set=name,
+            against=base.path.name,
+            measure=measure,
+        )
+        for measure, function in problem.measures.items()
+    ]
 
 
-def difference(values: Mapping[str, Any], measure: str) -> str:
-    """A paired difference in words."""
-    digits = digits_of(measure)
-    found, low, high = (f"{values[key]:+.{digits}f}" for key in ("difference", "low", "high"))
-    return (
-        f"{found} {measure} (95 % {low} to {high}, p = {values['p_value']:.3f}; "
-        f"{values['signature']})"
-    )
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -20,8 +20,9 @@ from ...attachments.saving import quiet
 from ...encoders import Flow
 from ...errors import ConfigError, RunError
 from ...files import check_hashes, reading
-from ...training.records import CONFIG, read_facts
-from .config import PositionsConfig, UnderstandingConfig
+from ...runs.checked_json import read_checked
+from ...runs.folder import CONFIG
+from .config import UnderstandingConfig, UnderstandingPositions
 from .problem import Problem
 
 ATTACHMENT = "attachment"
@@ -123,7 +124,7 @@ def load_trained(problem: Problem[Any, Any], folder: Path) -> nn.Module:
             "`keep_model`?"
         )
     check_hashes(folder, RunError, "bring it back from a copy, or train anew.")
-    described = read_facts(folder / "config.json")
+    described = read_checked(folder / "config.json")
     kind = problem.auto_class.__name__.removeprefix("AutoModel")
     named = described.get("architectures")
     made_for = named if isinstance(named, list) and named else ["nothing"]
@@ -170,8 +171,8 @@ def attachment_folder(path: Path) -> Path:
     return found
 
 
-def choose(model: nn.Module, part: str) -> None:
-    """Freeze what is not to be trained; see `TrainingConfig.part`."""
+def select_trained(model: nn.Module, part: str) -> None:
+    """Freeze what is not to be trained; see `FineTuning.part`."""
     made, base = attachment(model), base_of(model)
     if part == "all":
         return
@@ -204,7 +205,7 @@ def lacks_head(auto_class: Any, where: str) -> bool:
     return any(not name.startswith(inside) for name in info["missing_keys"])
 
 
-def parameters(model: nn.Module) -> dict[str, int]:
+def parameter_counts(model: nn.Module) -> dict[str, int]:
     """Counts for a run's record: all, those that train, and those of the encoder."""
     made = attachment(model)
     return {
@@ -214,7 +215,7 @@ def parameters(model: nn.Module) -> dict[str, int]:
     }
 
 
-def resolved(config: UnderstandingConfig) -> UnderstandingConfig:
+def resolve(config: UnderstandingConfig) -> UnderstandingConfig:
     """The config with the positions of its dynamics, and a `max_length` that the model's own
     positions, if kept, allow.
     """
@@ -236,14 +237,16 @@ def resolved(config: UnderstandingConfig) -> UnderstandingConfig:
     return config.model_copy(update={"max_length": min(config.max_length, int(rows) - first)})
 
 
-def _positions(config: UnderstandingConfig, folder: Path) -> PositionsConfig:
-    found = read_facts(folder / "floater_config.json")
+def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositions:
+    found = read_checked(folder / "floater_config.json")
     if not {"encoder", "sites", "positions"} <= found.keys():
         raise RunError(
             f"{folder / 'floater_config.json'} must describe an encoder, but does not; it is "
             "damaged."
         )
-    theirs = PositionsConfig(encoder=found["encoder"], sites=found["sites"], own=found["positions"])
+    theirs = UnderstandingPositions(
+        encoder=found["encoder"], sites=found["sites"], own=found["positions"]
+    )
     if "positions" in config.model_fields_set and config.positions != theirs:
         raise ConfigError(
             f"`positions` must be those of {config.dynamics}, but differ from them; leave "

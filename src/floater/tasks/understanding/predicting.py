@@ -1,4 +1,4 @@
-"""A model's answers to all inputs of a data set."""
+"""The outputs of a model for all inputs of a split."""
 
 from __future__ import annotations
 
@@ -11,58 +11,56 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from .problem import Features, Judged, Part, Problem
+from ...training.world import ALONE, World
+from .problem import Features, Problem
 
-_FILLER = -np.inf  # behind the end of a shorter input
+_FILLER = -np.inf  # after the end of a shorter output
 
 
 @torch.no_grad()
-def answers(
+def predict_all(
     problem: Problem[Any, Any],
     model: nn.Module,
     features: Features,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    processes: int = 1,
-    process: int = 0,
+    world: World = ALONE,
     only: Sequence[int] | None = None,
     done: Callable[[int], object] = lambda count: None,
 ) -> dict[str, np.ndarray]:
-    """Answers [inputs, …] of a model in eval mode, by name; inputs of about equal length go
-    together.
+    """The outputs [inputs, …] of a model, by name; inputs of similar length share a batch.
 
     Args:
         problem: the task.
-        model: what to ask.
+        model: in eval mode.
         features: the inputs.
         tokenizer: the model's.
-        processes, process: of how many processes this is which; each takes its share, all get the
-            whole.
-        only: numbers of the inputs to ask, in order; all unless given.
-        done: told how many inputs have been answered since the last call.
+        world: the processes; each computes its share, all get everything.
+        only: numbers of the inputs to use, in order; all by default.
+        done: called with the number of inputs of each finished batch.
     """
     chosen = np.arange(len(features)) if only is None else np.asarray(only)
     collate = problem.collate(tokenizer)
     order = np.argsort(features.lengths()[chosen], kind="stable")
     size = 2 * problem.config.training.batch
     device = next(model.parameters()).device
-    found: list[tuple[int, dict[str, Tensor]]] = []
-    for first in range(process * size, len(order), processes * size):
-        places = order[first : first + size]
-        batch = {
-            name: tensor.to(device)
-            for name, tensor in collate([features[int(chosen[i])] for i in places]).items()
+    numbered: list[tuple[int, dict[str, Tensor]]] = []
+    for first in range(world.rank * size, len(order), world.size * size):
+        rows = order[first : first + size]
+        inputs = collate([features[int(chosen[row])] for row in rows])
+        batch = {name: tensor.to(device) for name, tensor in inputs.items()}
+        outputs = {
+            name: tensor.float().cpu() for name, tensor in problem.predict(model, batch).items()
         }
-        made = {name: tensor.float().cpu() for name, tensor in problem.answer(model, batch).items()}
-        found += [
-            (int(place), {name: tensor[row] for name, tensor in made.items()})
-            for row, place in enumerate(places)
+        numbered += [
+            (int(row), {name: tensor[i] for name, tensor in outputs.items()})
+            for i, row in enumerate(rows)
         ]
-        done(len(places))
-    if processes > 1:
-        found = gather_object(found)
-    rows = [row for _, row in sorted(found, key=lambda pair: pair[0])]
-    return {name: _stacked([row[name] for row in rows]) for name in rows[0]}
+        done(len(rows))
+    if world.size > 1:
+        numbered = gather_object(numbered)
+    ordered = [output for _, output in sorted(numbered, key=lambda pair: pair[0])]
+    return {name: _stacked([output[name] for output in ordered]) for name in ordered[0]}
 
 
 def _stacked(rows: Sequence[Tensor]) -> np.ndarray:
@@ -71,17 +69,3 @@ def _stacked(rows: Sequence[Tensor]) -> np.ndarray:
     for number, row in enumerate(rows):
         stacked[number, ...][tuple(slice(size) for size in row.shape)] = row.numpy()
     return stacked
-
-
-def judged(
-    problem: Problem[Any, Any],
-    model: nn.Module,
-    part: Part,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    features: Features | None = None,
-    done: Callable[[int], object] = lambda count: None,
-) -> Judged:
-    """What a model makes of a data set; `features` if it was encoded before."""
-    encoded = features if features is not None else problem.encode(part, tokenizer, training=False)
-    return problem.judge(part, encoded, answers(problem, model, encoded, tokenizer, done=done))

@@ -1,4 +1,4 @@
-"""What a task of language understanding must say of itself."""
+"""What a task of language understanding defines: data, head, loss and measures."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ draw [draws].
 """
 
 
-_DRAW = 0  # seed of the choice of examples: the same for every run
+_SEED = 0  # of the choice of examples, the same for every run
 
 
-class Part(Protocol):
+class Split(Protocol):
     """Data that was read and checked."""
+
+    @property
+    def name(self) -> str: ...
 
     def __len__(self) -> int: ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a run folder remembers of it, with at least `from` and `sha256`."""
+        """What a run folder records about it, with at least `from` and `sha256`."""
         ...
 
 
-class Questions(Part, Protocol):
-    """A part that is a list of questions."""
+class QuestionSplit(Split, Protocol):
+    """A split that is a list of questions."""
 
     @property
     def questions(self) -> tuple[Any, ...]: ...
-
-    @property
-    def name(self) -> str: ...
 
 
 class Features(Protocol):
@@ -57,65 +57,58 @@ class Features(Protocol):
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What was predicted, ready for JSON, and a table [examples, columns] from which every score
-    follows.
+class Predictions:
+    """The predictions on a split.
+
+    Attributes:
+        values: ready for JSON.
+        table: [examples, columns], from which every score is computed; empty without labels.
     """
 
-    predictions: Any
+    values: Any
     table: np.ndarray
 
 
-P = TypeVar("P", bound=Part)
+S = TypeVar("S", bound=Split)
 F = TypeVar("F", bound=Features)
 
 
-class Problem(ABC, Generic[P, F]):
-    """Data, head and measures of a task. Scores are in per cent unless the task says otherwise."""
+class Problem(ABC, Generic[S, F]):
+    """Data, head, loss and measures. Scores are percentages unless a task says otherwise."""
 
     auto_class: ClassVar[Any]
-    """Which of transformers' Auto classes has the head."""
-    more_is_better: ClassVar[bool] = True
-
-    def __init__(self, config: UnderstandingConfig) -> None:
-        self.config = config
+    """The Auto class of transformers that has the head."""
+    config: UnderstandingConfig
 
     @property
     @abstractmethod
     def measures(self) -> Mapping[str, Measure]:
-        """How each measure follows from a table, for resampling; the first one is the task's main
-        one.
-        """
-
-    @property
-    def main(self) -> str:
-        """Name of the main measure."""
-        return next(iter(self.measures))
+        """How each measure is computed from a table, for resampling; the first is the main one."""
 
     @abstractmethod
-    def parts(self) -> dict[str, P]:
-        """All data: `train`, `valid`, and further sets to evaluate on by their names."""
+    def splits(self) -> dict[str, S]:
+        """All data: `train`, `valid`, and further test sets by name."""
 
     @abstractmethod
-    def read(self, path: Path) -> P:
-        """A file to evaluate on."""
+    def read(self, path: Path) -> S:
+        """Read a file to evaluate on."""
 
     def head(self) -> dict[str, Any]:
         """Settings of the model's config that the head needs."""
         return {}
 
     def prime(self, model: nn.Module, train: F) -> None:
-        """Change a new head before it is fitted alone."""
+        """Initialise a new head before it is trained alone."""
 
     @abstractmethod
-    def encode(self, part: P, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> F:
-        """Inputs of the model."""
+    def encode(self, split: S, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> F:
+        """The inputs of the model."""
 
     @abstractmethod
     def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
-        """Inputs → tensors.
+        """A function from inputs to tensors.
 
-        In training they have `labels`, by whose number the loss is divided; -100 is none.
+        Training batches have `labels`, by whose number the loss is divided; -100 is no label.
         """
 
     @abstractmethod
@@ -123,12 +116,12 @@ class Problem(ABC, Generic[P, F]):
         """The loss of a batch, summed over its labels."""
 
     @abstractmethod
-    def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """What a model makes of a batch: tensors [inputs, …]."""
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The outputs for a batch: tensors [inputs, …]."""
 
     @abstractmethod
-    def judge(self, part: P, features: F, answers: Mapping[str, np.ndarray]) -> Judged:
-        """Answers [inputs, …], padded to the longest → predictions and the table of scores."""
+    def judge(self, split: S, features: F, outputs: Mapping[str, np.ndarray]) -> Predictions:
+        """Outputs [inputs, …], padded to the longest → predictions and the table of scores."""
 
     @abstractmethod
     def scores(self, table: np.ndarray) -> dict[str, float]:
@@ -139,40 +132,39 @@ class Problem(ABC, Generic[P, F]):
         return measure
 
 
-def outputs(model: nn.Module, batch: Batch) -> Any:
-    """What a model makes of a batch without its labels: the loss is the task's."""
+def forward(model: nn.Module, batch: Batch) -> Any:
+    """The model's outputs for a batch without labels; the task computes the loss."""
     return model(**{name: tensor for name, tensor in batch.items() if name != "labels"})
 
 
-def some(count: int, most: int | None) -> np.ndarray | None:
-    """Numbers of so many examples, in their order, drawn once and for all; None where all are
-    taken.
-    """
-    if most is None or most >= count:
+def sample(count: int, size: int | None) -> np.ndarray | None:
+    """Sorted numbers of `size` examples, always the same ones; None if all are taken."""
+    if size is None or size >= count:
         return None
-    return np.sort(np.random.default_rng(_DRAW).permutation(count)[:most])
+    return np.sort(np.random.default_rng(_SEED).permutation(count)[:size])
 
 
-Q = TypeVar("Q", bound=Questions)
+Q = TypeVar("Q", bound=QuestionSplit)
 
 
-def capped(found: Mapping[str, Q], max_train: int | None, max_valid: int | None) -> dict[str, Q]:
-    """Parts with so many questions at most, drawn once and for all: of the training part, and of
-    each other.
+def limit(splits: Mapping[str, Q], max_train: int | None, max_valid: int | None) -> dict[str, Q]:
+    """Splits with a limited number of questions, always the same ones.
+
+    Args:
+        splits: by name.
+        max_train: limit of the training split.
+        max_valid: limit of each other split.
     """
     return {
-        name: _drawn(part, max_train if name == "train" else max_valid)
-        for name, part in found.items()
+        name: _sampled(split, max_train if name == "train" else max_valid)
+        for name, split in splits.items()
     }
 
 
-def _drawn(part: Q, count: int | None) -> Q:
-    chosen = some(len(part), count)
+def _sampled(split: Q, size: int | None) -> Q:
+    chosen = sample(len(split), size)
     if chosen is None:
-        return part
-    made: Q = replace(
-        part,
-        questions=tuple(part.questions[i] for i in chosen),
-        name=f"{part.name} ({count} drawn)",
-    )  # type: ignore[type-var]
-    return made
+        return split
+    questions = tuple(split.questions[i] for i in chosen)
+    smaller: Q = replace(split, questions=questions, name=f"{split.name} ({size} drawn)")  # type: ignore[type-var]
+    return smaller

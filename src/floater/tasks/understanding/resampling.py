@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...errors import ArgumentError
-from ..paired import Paired
+from ...runs.scores import Difference
 from .problem import Measure
 
 _SEED = 12345
@@ -136,9 +136,9 @@ def interval(measure: Measure, table: np.ndarray, draws: int = 1000) -> float | 
 
 def paired_bootstrap(
     measure: Measure, base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, draws: int = 2000
-) -> Paired:
-    """Paired bootstrap over examples: the same resamples for both arms and all seeds, the median
-    over seeds in each of them.
+) -> Difference:
+    """Paired bootstrap over examples: the same resamples for both variants and all seeds, and the
+    median over seeds in each of them.
 
     The p-value is two-sided: twice the share of resamples in which the difference does not have its
     sign, at most 1.
@@ -146,7 +146,7 @@ def paired_bootstrap(
     Args:
         measure: how a score follows from a table.
         base: a table [examples, columns] for each seed.
-        other: the same of the other arm.
+        other: the same of the other variant.
         draws: number of resamples.
     """
     sizes = {len(table) for table in (*base, *other)}
@@ -158,16 +158,16 @@ def paired_bootstrap(
     count = sizes.pop()
     whole = np.ones((1, count))
     scores = [
-        float(np.median([measure(table, whole)[0] for table in arm])) for arm in (base, other)
+        float(np.median([measure(table, whole)[0] for table in tables])) for tables in (base, other)
     ]
     medians = [
-        np.median([resampled(measure, table, draws) for table in arm], axis=0)
-        for arm in (base, other)
+        np.median([resampled(measure, table, draws) for table in tables], axis=0)
+        for tables in (base, other)
     ]
     differences = medians[1] - medians[0]
     low, high = np.percentile(differences, [2.5, 97.5])
     beyond = 1 + min(int((differences <= 0).sum()), int((differences >= 0).sum()))
-    return Paired(
+    return Difference(
         base=scores[0],
         other=scores[1],
         difference=scores[1] - scores[0],

@@ -1,26 +1,60 @@
-"""Cross-entropy of a linear layer's output that never holds all logits at once."""
+"""Losses that are right under gradient accumulation, and that need little memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 _ROWS = 256
-"""Tokens a time: their logits stay in the processor's cache for a vocabulary of some thousand
-entries.
-"""
+"""Tokens per block; their logits fit into the cache for a vocabulary of a few thousand entries."""
+
+
+def token_loss(
+    *, label_smoothing: float = 0.0, shift: bool = False
+) -> Callable[[Any, Tensor, Tensor | int | None], Tensor]:
+    """A `compute_loss_func` for the Trainer: the mean over all tokens of a step, whatever the
+    number of micro-batches.
+
+    Heads that accept `**kwargs` but return the mean of their micro-batch (Marian, RoBERTa, BERT, …)
+    make the stock Trainer add up means without dividing: with 8 micro-batches, loss and gradient
+    are 8 times too large. This loss sums and divides by the number of labels in the whole step.
+
+    Args:
+        label_smoothing: weight of the uniform distribution.
+        shift: predict the next token (causal language models).
+    """
+
+    def loss(
+        outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        logits: Tensor = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        if shift:
+            logits, labels = logits[..., :-1, :], labels[..., 1:]
+        total = F.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]).float(),
+            labels.reshape(-1),
+            ignore_index=-100,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
+        count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
+        return total / torch.as_tensor(count, device=total.device, dtype=total.dtype)
+
+    return loss
 
 
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Sum over tokens of the cross-entropy of hidden·weightᵀ; labels -100 are left out.
+    """Sum over tokens of the cross-entropy of hidden·weightᵀ; labels of -100 are ignored.
 
     Equals `F.cross_entropy(hidden @ weight.T, labels, reduction="sum", label_smoothing=…)`, but
-    goes through the tokens in pieces and forms the gradient on the way: neither the logits nor
-    their gradient are ever stored as a whole.
+    processes the tokens in blocks and computes the gradient in the same pass, so that neither the
+    logits nor their gradient are ever stored as a whole.
 
     Args:
         hidden: [..., dim].

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
@@ -19,18 +20,22 @@ from ...attachments.layouts import base_of
 from ...config import Config
 from ...errors import RunError
 from ...files import read_lines
+from ...runs.folder import RunFolder
+from ...training.run import run
 from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
 from ..tsv import from_hub
-from ..understanding.config import Part, TrainingConfig, UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
+from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig
+from ..understanding.models import lacks_head, locate
+from ..understanding.problem import Batch, Measure, Predictions, forward
 from ..understanding.resampling import ratio
+from ..understanding.task import UnderstandingTask
 from .text import Blocks, Text, cut, from_wikitext
 
 _VALID_SEED = 987654321  # what is hidden of held-out text: the same in every run
 
 
-class Hub(Config):
+class TextHub(Config):
     """A data set of the hub with a column `text`."""
 
     name: str = "Salesforce/wikitext"
@@ -39,13 +44,13 @@ class Hub(Config):
     valid: str = "validation"
 
 
-class DataConfig(Config):
+class MaskedLMData(Config):
     """The text: files of lines, or a data set of the hub."""
 
     train: tuple[Path, ...] = ()
     """Text files, plain or .gz."""
     valid: tuple[Path, ...] = ()
-    hub: Hub | None = None
+    hub: TextHub | None = None
     wikitext: bool = False
     """The lines are WikiText's tokens: undo its marks."""
     apart: bool = False
@@ -60,16 +65,16 @@ class DataConfig(Config):
     """Share of the tokens that are hidden."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> DataConfig:
+    def _somewhere(self) -> MaskedLMData:
         if (self.hub is None) != bool(self.train) or bool(self.train) != bool(self.valid):
             raise ValueError("give either `train` and `valid` (lists of text files) or `hub`")
         return self
 
 
-class FlowTraining(TrainingConfig):
+class FlowTraining(FineTuning):
     """How to train the encoder alone: one epoch."""
 
-    part: Part = "flow"
+    part: TrainedPart = "flow"
     epochs: Count = 1
     batch: Count = 32
     lr: Positive = 1e-3
@@ -79,7 +84,7 @@ class FlowTraining(TrainingConfig):
 class HeadTraining(FlowTraining):
     """How to fit a head: until the held-out loss falls no more."""
 
-    part: Part = "head"
+    part: TrainedPart = "head"
     epochs: Count = 20
     patience: Count | None = 2
     take: Literal["last", "best"] = "best"
@@ -101,25 +106,59 @@ class MaskedConfig(UnderstandingConfig):
     """One run of masked language modelling; unless told, one epoch of the encoder alone."""
 
     task: Literal["masked_lm"] = "masked_lm"
-    data: DataConfig
+    data: MaskedLMData
     max_length: Count = 128
     training: FlowTraining = FlowTraining()
     head: HeadConfig = HeadConfig()
 
-    def arms(self) -> dict[str, UnderstandingConfig]:
-        """The base as it is; p(start) alone, with h ≡ 0; the law of motion."""
+    def variants(self) -> dict[str, UnderstandingConfig]:
+        """The base as it is; p(start) alone, with h ≡ 0; the dynamics."""
         return {"base": self._with("nothing").bare(), "start": self._with("start"), "floater": self}
 
     def _with(self, part: Literal["nothing", "start"]) -> MaskedConfig:
         return self.model_copy(update={"training": self.training.model_copy(update={"part": part})})
 
 
-class MaskedLM(Problem[Text, Blocks]):
+class MaskedLMTask(UnderstandingTask[Text, Blocks]):
     """Guess the hidden tokens. The main measure is the loss a hidden token, in nats."""
 
     auto_class = AutoModelForMaskedLM
     more_is_better = False
     config: MaskedConfig
+    config_class = MaskedConfig
+
+    def ready(self, path: Path, console: Console) -> MaskedLMTask:
+        """Train a language-model head where the checkpoint has none, once for all runs of it.
+
+        Args:
+            path: run folder of the head, unless the config names one.
+            console: where to print progress.
+        """
+        config = self.config
+        if not lacks_head(self.auto_class, locate(config.model.name)):
+            return self
+        folder = config.head.run or path
+        changes = {"training": config.head.training, "seed": 0, "dynamics": None}
+        head = MaskedLMTask(config.model_copy(update=changes).bare())
+        trained = head._is_trained(folder)
+        console.print(
+            f"{config.model.name} has no language-model head: "
+            f"{'using the one' if trained else 'training one'} in {folder}",
+            highlight=False,
+            markup=False,
+        )
+        if not trained:
+            run(head, folder, resume=folder.exists(), console=console)
+        base = config.model.model_copy(update={"name": str(folder / "model")})
+        return MaskedLMTask(config.model_copy(update={"model": base}))
+
+    def _is_trained(self, path: Path) -> bool:
+        """Whether a folder holds this head, finished; data and lengths may differ."""
+        folder = RunFolder(path)
+        if not folder.started() or not folder.finished():
+            return False
+        before, now = folder.settings(), self.config.dump()
+        return all(before.get(section) == now[section] for section in ("task", "model", "training"))
 
     @property
     def measures(self) -> dict[str, Measure]:
@@ -148,7 +187,7 @@ class MaskedLM(Problem[Text, Blocks]):
                 elif isinstance(module, nn.LayerNorm):
                     module.weight.fill_(1 / float(length))
 
-    def parts(self) -> dict[str, Text]:
+    def splits(self) -> dict[str, Text]:
         where = self.config.data
         if where.hub is not None:
             hub = where.hub
@@ -163,13 +202,13 @@ class MaskedLM(Problem[Text, Blocks]):
     def read(self, path: Path) -> Text:
         return _read((path,))
 
-    def encode(self, part: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
+    def encode(self, split: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
         where = self.config.data
         if where.wikitext:
-            part = Text(
-                [from_wikitext(line, tokenizer.unk_token or "") for line in part.lines], part.name
+            split = Text(
+                [from_wikitext(line, tokenizer.unk_token or "") for line in split.lines], split.name
             )
-        rows = cut(part, tokenizer, self.config.max_length, apart=where.apart)
+        rows = cut(split, tokenizer, self.config.max_length, apart=where.apart)
         most = where.max_train if training else where.max_valid
         return Blocks(
             rows[:most], tokenizer, where.share, self.config.seed if training else _VALID_SEED
@@ -184,7 +223,7 @@ class MaskedLM(Problem[Text, Blocks]):
             _logits(model, batch, hidden), batch["labels"][hidden], reduction="sum"
         )
 
-    def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         hidden = batch["labels"].ne(-100)
         logits, wanted = _logits(model, batch, hidden), batch["labels"][hidden]
         owner = hidden.nonzero()[:, 0]
@@ -199,16 +238,18 @@ class MaskedLM(Problem[Text, Blocks]):
             for name, column in zip(("loss", "hidden", "right"), columns, strict=True)
         }
 
-    def judge(self, part: Text, features: Blocks, answers: Mapping[str, np.ndarray]) -> Judged:
-        table = np.stack([answers[name] for name in ("loss", "hidden", "right")], 1).astype(
+    def judge(
+        self, split: Text, features: Blocks, outputs: Mapping[str, np.ndarray]
+    ) -> Predictions:
+        table = np.stack([outputs[name] for name in ("loss", "hidden", "right")], 1).astype(
             np.float64
         )
         if not np.isfinite(table).all():
             raise RunError(
-                f"The loss on {part.name} must be finite, but is not; did the training diverge? "
+                f"The loss on {split.name} must be finite, but is not; did the training diverge? "
                 "Lower `lr`."
             )
-        return Judged(
+        return Predictions(
             [dict(zip(("loss", "hidden", "right"), row, strict=True)) for row in table.tolist()],
             table,
         )
@@ -239,7 +280,7 @@ def _logits(model: nn.Module, batch: Batch, hidden: Tensor) -> Tensor:
     """
     bare = getattr(model, "module", model)  # wrapped for several processes
     with _handing_on(base_of(bare), hidden):
-        logits: Tensor = outputs(model, batch).logits
+        logits: Tensor = forward(model, batch).logits
     return logits.squeeze(0).float()
 
 

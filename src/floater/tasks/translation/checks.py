@@ -10,8 +10,8 @@ from pathlib import Path
 from ...encoders import LearnedConfig
 from ...errors import DataError
 from ...room import check_disk, check_folder, check_memory
-from ...training.start import on_cpu
-from .config import DataConfig, TranslationConfig
+from ...training.process import on_cpu
+from .config import TranslationConfig, TranslationDataConfig
 
 _COPIES = (
     4  # of the weights in memory while training: themselves, their gradient, and Adam's two moments
@@ -58,7 +58,7 @@ def check_inputs(config: TranslationConfig, path: Path) -> None:
     )
 
 
-def files(data: DataConfig) -> Iterator[Path]:
+def files(data: TranslationDataConfig) -> Iterator[Path]:
     """The files that a config names."""
     for part in (data.train, data.valid, data.test):
         if part is None:

@@ -1,4 +1,4 @@
-"""What a reproduction found: `results.json`, written by the experiments and read by the report."""
+"""What a reproduction measured, `results.json`: tables, figures and a summary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ..config import Config
 from ..errors import ConfigError, RunError, brief, first_line
 from ..files import write_text
+from .scores import LARGEST
+from .version import VERSION, check_version
 
 RESULTS = "results.json"
-_LARGEST = 1e100  # of a number that can be added up and drawn
 
 
 class Mean(Config):
@@ -35,7 +36,7 @@ class Paper(Config):
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _cell(value: Any) -> Any:
@@ -142,8 +143,10 @@ class Figure(Config):
 
 
 class Results(Config):
-    """What one reproduction found."""
+    """The content of `results.json`."""
 
+    version: int = VERSION
+    """Version of the file."""
     item: str
     """Which of the paper's tables or figures, e.g. "s2l"."""
     scale: str
@@ -184,8 +187,9 @@ class Results(Config):
             raise RunError(f"{path} is damaged: {first_line(error)}.") from None
         if not isinstance(found, dict):
             raise RunError(f"{path} must hold an object, but holds {type(found).__name__}.")
+        check_version(path, found.get("version", 1))
         try:
-            return cls(**found)
+            return cls(**{**found, "version": VERSION})
         except ConfigError as error:
             raise RunError(f"{path}: {error}") from None
 

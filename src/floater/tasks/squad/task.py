@@ -16,16 +16,17 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 from ...config import Config
 from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
-from ..understanding.config import More, TrainingConfig, UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem, capped, outputs
+from ..understanding.config import FineTuning, FurtherSets, UnderstandingConfig
+from ..understanding.problem import Batch, Measure, Predictions, forward, limit
 from ..understanding.resampling import mean
+from ..understanding.task import UnderstandingTask
 from . import data, metrics, spans
-from .data import Squad
+from .data import SquadSplit
 from .features import Windows, features
 from .threshold import tune
 
 
-class DataConfig(Config):
+class SquadData(Config):
     """Where the questions lie, and how they are cut into windows."""
 
     train: Path
@@ -33,7 +34,7 @@ class DataConfig(Config):
     they are impossible.
     """
     valid: Path
-    more: More[Path] = Field(default_factory=dict)
+    more: FurtherSets[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name."""
     max_train: Count | None = None
     """Train on so many questions only; they are drawn once, the same for every run."""
@@ -52,7 +53,7 @@ class DataConfig(Config):
     """
 
 
-class SquadTraining(TrainingConfig):
+class SquadTraining(FineTuning):
     """How to fine-tune; RoBERTa's values for SQuAD."""
 
     epochs: Count = 2
@@ -65,35 +66,38 @@ class SquadConfig(UnderstandingConfig):
     """One run of SQuAD."""
 
     task: Literal["squad"] = "squad"
-    data: DataConfig
+    data: SquadData
     training: SquadTraining = SquadTraining()
 
 
-class SquadProblem(Problem[Squad, Windows]):
+class SquadTask(UnderstandingTask[SquadSplit, Windows]):
     """Find the answer's span, or that there is none."""
 
     auto_class = AutoModelForQuestionAnswering
     config: SquadConfig
+    config_class = SquadConfig
 
     @property
     def measures(self) -> dict[str, Measure]:
         return {"f1": mean(1), "exact": mean(0)}
 
-    def parts(self) -> dict[str, Squad]:
+    def splits(self) -> dict[str, SquadSplit]:
         where = self.config.data
         found = {
             name: data.read(path)
             for name, path in {"train": where.train, "valid": where.valid, **where.more}.items()
         }
-        return capped(found, where.max_train, where.max_valid)
+        return limit(found, where.max_train, where.max_valid)
 
-    def read(self, path: Path) -> Squad:
+    def read(self, path: Path) -> SquadSplit:
         return data.read(path)
 
-    def encode(self, part: Squad, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Windows:
+    def encode(
+        self, split: SquadSplit, tokenizer: PreTrainedTokenizerBase, *, training: bool
+    ) -> Windows:
         where = self.config.data
         return features(
-            part.questions,
+            split.questions,
             tokenizer,
             self.config.max_length,
             where.stride,
@@ -115,31 +119,33 @@ class SquadProblem(Problem[Squad, Windows]):
         return collate
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        found, labels = outputs(model, batch), batch["labels"]
+        found, labels = forward(model, batch), batch["labels"]
         ends = (found.start_logits, found.end_logits)
         return torch.stack(
             [F.cross_entropy(ends[i].float(), labels[:, i], reduction="sum") for i in (0, 1)]
         ).sum()
 
-    def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        found = outputs(model, batch)
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        found = forward(model, batch)
         return {"start": found.start_logits, "end": found.end_logits}
 
-    def judge(self, part: Squad, features: Windows, answers: Mapping[str, np.ndarray]) -> Judged:
+    def judge(
+        self, split: SquadSplit, features: Windows, outputs: Mapping[str, np.ndarray]
+    ) -> Predictions:
         where = self.config.data
         found = spans.predict(
-            features, answers["start"], answers["end"], longest=where.longest_answer
+            features, outputs["start"], outputs["end"], longest=where.longest_answer
         )
         threshold = np.inf
-        if part.version == "2.0":
+        if split.version == "2.0":
             threshold = tune(found, "f1").value if where.threshold is None else where.threshold
         texts = spans.texts(found, threshold)
-        scores = metrics.score(part, texts)
-        return Judged(
+        scores = metrics.score(split, texts)
+        return Predictions(
             dict(texts),
             np.stack([scores.exact, scores.f1, scores.answerable], 1).astype(np.float64),
         )
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
-        found = metrics.Scores(table[:, 0], table[:, 1], table[:, 2].astype(bool)).summary()
+        found = metrics.QuestionScores(table[:, 0], table[:, 1], table[:, 2].astype(bool)).summary()
         return {name: float(value) for name, value in found.items() if not name.endswith("total")}

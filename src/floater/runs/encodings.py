@@ -1,4 +1,4 @@
-"""The encodings of a trained model as a file of its run folder, read without torch."""
+"""The position encodings of a trained model, stored in its run folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from safetensors.numpy import save
 from ..errors import ArgumentError, RunError, brief, first_line
 from ..files import write_bytes
 
-POSITIONS = "positions.safetensors"
-LONGEST = 256
-"""Positions that are kept at most."""
-FORMAT = "1"
+ENCODINGS = "positions.safetensors"
+MAX_POSITIONS = 256
+"""Largest number of positions that a run stores."""
+_FORMAT = "1"
 
 
 @dataclass(frozen=True)
-class Positions:
+class Encodings:
     """Encodings of positions 0, 1, … at every site of a model.
 
     Attributes:
@@ -32,9 +32,9 @@ class Positions:
         tables: [site, T, dim].
         sites: name of each site.
         kind: kind of the encoder.
-        description: a few words.
-        trained: length of the longest training example, None if not known.
-        every: of all positions, every so many-th is here.
+        description: a short description.
+        trained: length of the longest training example; None if unknown.
+        every: stride of the positions that are included.
     """
 
     times: NDArray[np.floating]
@@ -45,27 +45,27 @@ class Positions:
     trained: int | None = None
     every: int = 1
 
-    def site(self, name: str) -> Positions:
-        """One site alone."""
+    def site(self, name: str) -> Encodings:
+        """The encodings of one site."""
         if name not in self.sites:
             raise ArgumentError(
                 f"`site` must be one of {', '.join(map(repr, self.sites))}, but is {name!r}."
             )
-        place = self.sites.index(name)
-        return self._with(self.times, self.tables[place : place + 1], (name,))
+        index = self.sites.index(name)
+        return self._with(self.times, self.tables[index : index + 1], (name,))
 
-    def first(self, length: int) -> Positions:
+    def first(self, length: int) -> Encodings:
         """The first `length` positions."""
         return self._with(self.times[:length], self.tables[:, :length], self.sites)
 
-    def thinned(self, most: int) -> Positions:
-        """At most so many positions, evenly spaced from the first on."""
+    def thinned(self, most: int) -> Encodings:
+        """At most `most` positions, evenly spaced from the first one."""
         step = -(-len(self.times) // most)
         if step <= 1:
             return self
         known = None if self.trained is None else -(-self.trained // step)
         tables = self.tables[:, ::step]
-        return Positions(
+        return Encodings(
             self.times[::step],
             tables,
             self.sites,
@@ -77,8 +77,8 @@ class Positions:
 
     def _with(
         self, times: NDArray[np.floating], tables: NDArray[np.floating], sites: tuple[str, ...]
-    ) -> Positions:
-        return Positions(
+    ) -> Encodings:
+        return Encodings(
             times, tables, sites, self.kind, self.description, self.trained, self.every
         )
 
@@ -96,17 +96,17 @@ class Positions:
         }
         words = json.dumps(about)
         metadata = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "positions": words,
             "sha256": _hash(words, tensors["times"], tensors["tables"]),
         }
-        write_bytes(folder / POSITIONS, save(tensors, metadata))
-        return folder / POSITIONS
+        write_bytes(folder / ENCODINGS, save(tensors, metadata))
+        return folder / ENCODINGS
 
     @classmethod
-    def read(cls, folder: Path) -> Positions | None:
-        """What a folder holds, None if it holds no such file."""
-        path = folder / POSITIONS
+    def read(cls, folder: Path) -> Encodings | None:
+        """Read the file of a folder; None if there is none."""
+        path = folder / ENCODINGS
         if not path.exists():
             return None
         try:
@@ -119,7 +119,7 @@ class Positions:
             trained = about["trained"]
             if trained is not None and not 0 < int(trained) < 10**9:
                 raise ValueError(f"`trained` must be a length, but is {brief(trained)}")
-            found = cls(
+            encodings = cls(
                 times.astype(np.float64),
                 tables.astype(np.float32),
                 tuple(map(str, about["sites"])),
@@ -140,10 +140,10 @@ class Positions:
                 f"{path} is damaged: {first_line(error)}; remove it, and `floater plot {folder}` "
                 "makes it anew."
             ) from None
-        shape = (len(found.sites), len(found.times))
+        shape = (len(encodings.sites), len(encodings.times))
         if (
             times.ndim != 1
-            or not np.isfinite(found.times).all()
+            or not np.isfinite(encodings.times).all()
             or tables.ndim != 3
             or tables.shape[:2] != shape
             or 0 in tables.shape
@@ -154,11 +154,11 @@ class Positions:
                 f"dim], but holds {list(tables.shape)}; remove it, and `floater plot {folder}` "
                 "makes it anew."
             )
-        return found
+        return encodings
 
 
 def _hash(words: str, *arrays: NDArray[Any]) -> str:
-    found = hashlib.sha256(words.encode())
+    digest = hashlib.sha256(words.encode())
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

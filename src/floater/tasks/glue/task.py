@@ -18,22 +18,23 @@ from ...config import Config
 from ...errors import DataError, RunError
 from ...training.settings import Count
 from ..padding import PadRight
-from ..understanding.config import More, UnderstandingConfig
-from ..understanding.problem import Batch, Judged, Measure, Problem, outputs
+from ..understanding.config import FurtherSets, UnderstandingConfig
+from ..understanding.problem import Batch, Measure, Predictions, forward
+from ..understanding.task import UnderstandingTask
 from . import data
 from .data import Sentences
-from .kinds import KINDS, Kind, Name
+from .kinds import GLUE_TASKS, GlueKind, Name
 from .metrics import RESAMPLED, score
 
 
-class DataConfig(Config):
+class GlueData(Config):
     """Which of GLUE's tasks, and where it lies."""
 
     name: Name
     train: Path | None = None
     """A TSV file of the original layout, plain or .gz."""
     valid: Path | None = None
-    more: More[Path] = Field(default_factory=dict)
+    more: FurtherSets[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name, such as `mismatched`."""
     hub: bool = False
     """Take train and validation (for MNLI matched, and mismatched too) from the hub instead."""
@@ -43,7 +44,7 @@ class DataConfig(Config):
     """Evaluate on so many rows only."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> DataConfig:
+    def _somewhere(self) -> GlueData:
         if self.hub == (self.train is not None) or (self.train is None) != (self.valid is None):
             raise ValueError("give either `train` and `valid` (files) or `hub: true`")
         return self
@@ -53,7 +54,7 @@ class GlueConfig(UnderstandingConfig):
     """One run of a GLUE task."""
 
     task: Literal["glue"] = "glue"
-    data: DataConfig
+    data: GlueData
 
 
 class Inputs(Dataset[dict[str, Any]]):
@@ -73,21 +74,22 @@ class Inputs(Dataset[dict[str, Any]]):
         return np.array([len(row["input_ids"]) for row in self._rows])
 
 
-class Glue(Problem[Sentences, Inputs]):
+class GlueTask(UnderstandingTask[Sentences, Inputs]):
     """One of GLUE's tasks."""
 
     auto_class = AutoModelForSequenceClassification
     config: GlueConfig
+    config_class = GlueConfig
 
     @property
-    def _kind(self) -> Kind:
-        return KINDS[self.config.data.name]
+    def _kind(self) -> GlueKind:
+        return GLUE_TASKS[self.config.data.name]
 
     @property
     def measures(self) -> dict[str, Measure]:
         return {name: RESAMPLED[name] for name in self._kind.measures}
 
-    def parts(self) -> dict[str, Sentences]:
+    def splits(self) -> dict[str, Sentences]:
         where = self.config.data
         if where.hub:
             further = "_matched" if where.name == "mnli" else ""
@@ -104,10 +106,12 @@ class Glue(Problem[Sentences, Inputs]):
                 for name, path in files.items()
                 if path is not None
             }
-        for name, part in found.items():
-            if part.labels is None:
-                raise DataError(f"{part.name} must have labels ({self._kind.label}), but has none.")
-            found[name] = part.some(where.max_train if name == "train" else where.max_valid)
+        for name, split in found.items():
+            if split.labels is None:
+                raise DataError(
+                    f"{split.name} must have labels ({self._kind.label}), but has none."
+                )
+            found[name] = split.some(where.max_train if name == "train" else where.max_valid)
         return found
 
     def read(self, path: Path) -> Sentences:
@@ -123,9 +127,9 @@ class Glue(Problem[Sentences, Inputs]):
         }
 
     def encode(
-        self, part: Sentences, tokenizer: PreTrainedTokenizerBase, *, training: bool
+        self, split: Sentences, tokenizer: PreTrainedTokenizerBase, *, training: bool
     ) -> Inputs:
-        sides = [list(side) for side in zip(*part.texts, strict=True)]
+        sides = [list(side) for side in zip(*split.texts, strict=True)]
         least = tokenizer.num_special_tokens_to_add(pair=len(sides) > 1) + len(sides)
         if self.config.max_length < least:
             raise DataError(
@@ -136,8 +140,8 @@ class Glue(Problem[Sentences, Inputs]):
         rows = [
             dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)
         ]
-        if training and part.labels is not None:
-            for row, label in zip(rows, part.labels.tolist(), strict=True):
+        if training and split.labels is not None:
+            for row, label in zip(rows, split.labels.tolist(), strict=True):
                 row["labels"] = label
         return Inputs(rows)
 
@@ -146,20 +150,22 @@ class Glue(Problem[Sentences, Inputs]):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         labels = batch["labels"]
-        logits = outputs(model, batch).logits.float()
+        logits = forward(model, batch).logits.float()
         if self._kind.labels is None:
             return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype), reduction="sum")
         return F.cross_entropy(logits, labels, reduction="sum")
 
-    def answer(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"logits": outputs(model, batch).logits}
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"logits": forward(model, batch).logits}
 
-    def judge(self, part: Sentences, features: Inputs, answers: Mapping[str, np.ndarray]) -> Judged:
-        logits, labels = answers["logits"], self._kind.labels
+    def judge(
+        self, split: Sentences, features: Inputs, outputs: Mapping[str, np.ndarray]
+    ) -> Predictions:
+        logits, labels = outputs["logits"], self._kind.labels
         if not np.isfinite(logits).all():
             raise RunError(
-                f"The logits for {part.name} must be finite, but are not; did the training diverge?"
-                " Lower `lr`."
+                f"The logits for {split.name} must be finite, but are not; did the training "
+                "diverge? Lower `lr`."
             )
         if labels is None:
             made = logits[:, 0].astype(np.float64)
@@ -173,10 +179,10 @@ class Glue(Problem[Sentences, Inputs]):
         ]
         table = (
             np.empty((0, 2))
-            if part.labels is None
-            else np.stack([made, part.labels], 1).astype(np.float64)
+            if split.labels is None
+            else np.stack([made, split.labels], 1).astype(np.float64)
         )
-        return Judged(rows, table)
+        return Predictions(rows, table)
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
         return {name: score(name, table[:, 0], table[:, 1]) for name in self.measures}

@@ -1,0 +1,1 @@
+"""What a run folder is: config, facts, metrics, scores, encodings, results. Needs no torch."""

@@ -1,0 +1,229 @@
+"""Translation as a task: a Transformer trained from scratch, with any position encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+
+from ...errors import ArgumentError, DataError
+from ...files import new_folder
+from ...runs.folder import RunFolder
+from ...runs.locks import in_use
+from ...training.checkpoints import usable
+from ...training.loader import EpochLoader
+from ...training.settings import Pace
+from ...training.task import FREE_SETTINGS, EvaluationRequest, Task
+from ...training.world import ALONE, World
+from . import corpus, evaluation, vocabulary
+from .averaging import average_run, averaged_model, save_averaged
+from .batches import Collate, TokenBatches
+from .checks import check_inputs
+from .config import SplitFiles, TranslationConfig
+from .corpus import Pairs
+from .decoding import Translator
+from .evaluation import describe, evaluate
+from .model import MarianMTModel, build, position, position_parameters, rescale, warm_start
+from .preparing import TranslationData, long_enough, prepare, resolve
+from .validation import validate
+from .vocabulary import Vocabulary
+
+
+class TranslationTask(Task[TranslationData]):
+    """Translate sentences from one language to another."""
+
+    config: TranslationConfig
+    config_class = TranslationConfig
+    schedule = "inverse_sqrt"
+    free_settings = FREE_SETTINGS | {"updates"}  # the schedule does not depend on the last update
+    evaluation_options = frozenset({"source", "target", "length_bins", "paper_bleu", "beam"})
+    fused_optimizer = False
+    main = "bleu"
+
+    def check(self, path: Path) -> None:
+        check_inputs(self.config, path)
+
+    def resolve(self) -> TranslationTask:
+        return TranslationTask(resolve(self.config))
+
+    def is_finished(self, folder: RunFolder) -> bool:
+        """Whether the folder has this run's model and scores, with the same settings."""
+        if not folder.started() or not folder.model.is_dir():
+            return False
+        if self.config.data.has_test() and "test" not in folder.scores().sets:
+            return False
+        before, now = self.previous(folder).dump(), self.config.dump()
+        if self.config.init_from is not None:
+            now["vocabulary"] = before["vocabulary"]  # a warm start takes over the vocabulary
+        return before == now and folder.facts().get("updates") == self.config.training.updates
+
+    def prepare(self, folder: RunFolder) -> TranslationData:
+        return prepare(self.config, folder)
+
+    def build_model(self, data: TranslationData) -> MarianMTModel:
+        model = make_model(self.config, data.vocabulary)
+        model.label_smoothing = self.config.training.label_smoothing
+        model.jitter = self.config.positions.jitter
+        return model
+
+    def begin(self, folder: RunFolder, data: TranslationData) -> None:
+        if not folder.vocabulary.exists():
+            with new_folder(folder.vocabulary) as temporary:
+                data.vocabulary.save(temporary)
+
+    def facts(self, model: nn.Module, data: TranslationData) -> dict[str, Any]:
+        assert isinstance(model, MarianMTModel)
+        batches = self._batches(data, ALONE)
+        return {
+            "training_pairs": len(data.train),
+            "longest": int(data.train.lengths().max()),
+            "vocabulary": len(data.vocabulary),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "position_parameters": position_parameters(model),
+            "batches_an_epoch": len(batches),
+            "padding": round(batches.padding(), 4),
+        }
+
+    def describe(self, facts: Mapping[str, Any]) -> str:
+        return (
+            f"{facts['training_pairs']:,} pairs in {facts['batches_an_epoch']:,} batches per epoch "
+            f"({100 * facts['padding']:.1f} % padding); {facts['parameters']:,} parameters, "
+            f"{facts['position_parameters']:,} of them for positions ({facts['positions']})"
+        )
+
+    def pace(self, data: TranslationData) -> Pace:
+        return self.config.training.pace()
+
+    def loader(self, data: TranslationData, world: World) -> EpochLoader:
+        collate = Collate(data.vocabulary.pad, data.vocabulary.start)
+        return EpochLoader(data.train, self._batches(data, world), collate, self.config.seed)
+
+    def _batches(self, data: TranslationData, world: World) -> TokenBatches:
+        training = self.config.training
+        return TokenBatches(
+            data.train.lengths(),
+            training.batch_tokens,
+            self.config.seed,
+            world=world,
+            together=world.size * training.accumulate,
+        )
+
+    def measure(self, model: nn.Module, data: TranslationData, world: World) -> dict[str, float]:
+        assert isinstance(model, MarianMTModel)
+        return validate(self.config, model, data, world)
+
+    def final_model(self, folder: RunFolder) -> MarianMTModel:
+        return averaged_model(self._chosen(folder))
+
+    def _chosen(self, folder: RunFolder) -> list[Path]:
+        """The checkpoints whose mean is the final model."""
+        return usable(folder.checkpoints)[-(self.config.training.average or 1) :]
+
+    def finish(
+        self, folder: RunFolder, data: TranslationData, model: nn.Module, console: Console
+    ) -> None:
+        assert isinstance(model, MarianMTModel)
+        chosen = self._chosen(folder)
+        save_averaged(folder, model, chosen)
+        _print(console, f"the model is the mean of the last {len(chosen)} checkpoints")
+        if data.test is None:
+            return
+        translator = Translator(model, data.vocabulary, self.config.decoding)
+        edges = self.config.decoding.length_bins
+        scores = evaluate(folder, translator, data.test, name="test", edges=edges, console=console)
+        _print(console, describe(scores))
+
+    def average(self, folder: RunFolder, last: int, out: Path | None) -> Path:
+        return average_run(folder, last, out)
+
+    def evaluate(self, folder: RunFolder, request: EvaluationRequest, console: Console) -> None:
+        """Translate and score a test set; optionally compare with another run."""
+        other = None if request.against is None else RunFolder.existing(request.against)
+        edges = _edges(request.length_bins)
+        pairs, default_name = self._test_set(folder, request)
+        name = request.name or default_name
+        translator = evaluation.load(folder.path, request.model)
+        scores = evaluate(
+            folder,
+            translator,
+            pairs,
+            name=name,
+            edges=edges,
+            paper=request.paper_bleu,
+            beam=request.beam,
+        )
+        _print(console, describe(scores))
+        if other is None:
+            return
+        theirs = other.scores().sets.get(name)
+        same = theirs is not None and (theirs.data, theirs.settings.get("beam")) == (
+            scores.data,
+            scores.settings["beam"],
+        )
+        if not same:
+            evaluate(other, evaluation.load(other.path), pairs, name=name, beam=request.beam)
+        with (
+            in_use(folder.path, "evaluate", alone=False),
+            in_use(other.path, "evaluate", alone=False),
+        ):
+            paired = evaluation.compare(other, folder, name)
+            folder.add_paired([paired])
+        _print(
+            console,
+            f"against {request.against}: {paired.difference:+.2f} BLEU (95 % {paired.low:+.2f} to "
+            f"{paired.high:+.2f}, p = {paired.p_value:.3f}; {paired.signature})",
+        )
+
+    def _test_set(self, folder: RunFolder, request: EvaluationRequest) -> tuple[Pairs, str]:
+        """The test set of a request, and the name under which it is stored by default."""
+        if (request.source is None) != (request.target is None):
+            raise ArgumentError(
+                "`--source` and `--target` belong together, but only one was given."
+            )
+        if request.source is not None:
+            files = SplitFiles(source=request.source, target=request.target)
+            data = self.config.data.model_copy(
+                update={"hub": None, "embedded": None, "test": files}
+            )
+            pairs = corpus.load(data, "test")
+            assert pairs is not None
+            return pairs, request.source.name.removesuffix(".gz").rsplit(".", 1)[0]
+        pairs = long_enough(
+            corpus.load(self.config.data, "test"),
+            vocabulary.load(folder.vocabulary),
+            self.config.data.min_test_tokens,
+        )
+        if pairs is None:
+            raise DataError(
+                f"The config of {folder.path} names no test set; give --source and --target."
+            )
+        return pairs, "test"
+
+
+def make_model(config: TranslationConfig, vocabulary: Vocabulary) -> MarianMTModel:
+    """The model at the start of a run."""
+    model = build(config.model, vocabulary)
+    position(model, config.positions)
+    if config.init_from is not None:
+        warm_start(model, RunFolder.existing(config.init_from).model)
+        if config.init_scale is not None:
+            rescale(model, config.init_scale)
+    return model
+
+
+def _edges(text: str) -> list[int]:
+    if not text:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError(
+            f"`--length-bins` must be integers with commas between them, but is {text!r}."
+        ) from None
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

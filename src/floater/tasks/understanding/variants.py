@@ -1,0 +1,134 @@
+"""Variants of a model against a base: before training, and by paired tests over all seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from torch import nn
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from ...runs.comparison import StartCheck, VariantScore
+from ...runs.folder import RunFolder
+from .evaluation import table_of
+from .predicting import predict_all
+from .problem import Features, Problem
+from .resampling import paired_bootstrap
+
+_INPUTS = 256  # on which the variants are compared before training
+
+
+class _Data(Protocol):
+    @property
+    def valid(self) -> Any: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+
+class _Buildable(Protocol):
+    """A problem whose model can be built."""
+
+    @property
+    def config(self) -> Any: ...
+
+    def build_model(self, data: Any) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class StartOutputs:
+    """The outputs of a variant before training.
+
+    Attributes:
+        outputs: by name.
+        inputs: number of inputs.
+        trained: the config names a trained encoder, in whose place a new one was used.
+    """
+
+    outputs: Mapping[str, np.ndarray]
+    inputs: int
+    trained: bool
+
+
+def outputs_at_start(task: Any, data: _Data, *, trained: bool) -> StartOutputs:
+    """Build the model of a task as for training, and predict some validation inputs.
+
+    Args:
+        task: an `UnderstandingTask`.
+        data: its prepared data.
+        trained: recorded in the result.
+    """
+    valid: Features = data.valid
+    only = np.unique(np.linspace(0, len(valid) - 1, _INPUTS).astype(int)).tolist()
+    set_seed(task.config.seed)
+    model = task.build_model(data).eval()
+    return StartOutputs(
+        predict_all(task, model, valid, data.tokenizer, only=only), len(only), trained
+    )
+
+
+def same_outputs(variants: Sequence[StartOutputs]) -> StartCheck:
+    """Whether all variants have the same outputs, bit for bit."""
+    first = variants[0]
+    identical = all(
+        np.array_equal(variant.outputs[name], values)
+        for variant in variants
+        for name, values in first.outputs.items()
+    )
+    return StartCheck(
+        identical=identical,
+        inputs=first.inputs,
+        fresh_in_place_of_trained=any(variant.trained for variant in variants),
+    )
+
+
+def compare_variants(
+    problem: Problem[Any, Any], runs: Mapping[str, Sequence[RunFolder]], *, draws: int
+) -> list[VariantScore]:
+    """Every other variant against the first, on every test set and measure.
+
+    Args:
+        problem: the task.
+        runs: the runs of each variant, one per seed; the first variant is the base.
+        draws: resamples of the paired bootstrap.
+    """
+    base, *others = runs
+    first = runs[base][0]
+    # The test sets of the run itself, whatever else was measured later.
+    names = [name for name in first.facts()["data"] if name != "train"]
+    return [
+        _score(problem, runs, base, variant, name, measure, draws)
+        for variant in others
+        for name in names
+        for measure in problem.measures
+        if measure in first.scores().sets[name].scores
+    ]
+
+
+def _score(
+    problem: Problem[Any, Any],
+    runs: Mapping[str, Sequence[RunFolder]],
+    base: str,
+    variant: str,
+    name: str,
+    measure: str,
+    draws: int,
+) -> VariantScore:
+    tables = {key: [table_of(run, name) for run in runs[key]] for key in (base, variant)}
+    difference = paired_bootstrap(
+        problem.measures[measure], tables[base], tables[variant], draws=draws
+    )
+    return VariantScore(
+        **difference.model_dump(),
+        test_set=name,
+        against=base,
+        measure=measure,
+        variant=variant,
+        examples=len(tables[base][0]),
+        seeds={
+            key: [run.scores().sets[name].scores[measure].score for run in runs[key]]
+            for key in (base, variant)
+        },
+    )
