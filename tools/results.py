@@ -1,12 +1,11 @@
-"""Fill the tables of docs/results.md that come from comparisons with what docs/records says, and
-draw its loss curves.
+"""Rebuild the comparison tables of docs/results.md from docs/records, and draw its loss curves.
 
     python tools/results.py [--check]
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`, and is made of all
-docs/records/NAME/*.json, which are the comparison.json files of `floater compare` or `floater
-reproduce`, named as these files are. The curves (docs/figures/masked-lm.png) are those of
-docs/records/mlm. With --check nothing is written; a table that differs ends with 1.
+Each table is between `<!-- NAME -->` and `<!-- /NAME -->`. It is built from all files
+docs/records/NAME/*.json: copies of the comparison.json files of `floater compare` or `floater
+reproduce`, each named after its config. The curves (docs/figures/masked-lm.png) are those of
+docs/records/mlm. With --check nothing is written, and the exit code is 1 if a table differs.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from floater.tasks.understanding.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 ORDER = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
-"""Of the paper's Table 3; what is not in it follows by name."""
+"""Order of the paper's Table 3; other configs follow by name."""
 CURVES = {
     "RoBERTa of 6 layers (granite), WikiText": ("granite-head", "granite-start", "granite-floater"),
     "rxnfp, reactions": ("rxnfp-base", "rxnfp-start", "rxnfp-floater"),
 }
-"""Masked language models: runs of the base, of p(start) alone and of the law of motion."""
+"""Masked language models: the runs of the base, of p(start) alone and of the dynamics."""
 
 
 def filled(page: str, records: Path) -> str:
-    """The page with all its tables made anew.
+    """Rebuild all tables of a page.
 
     Args:
-        page: Markdown with marks.
-        records: folder with a folder of comparisons for each mark.
+        page: Markdown with table markers.
+        records: folder with a folder of comparisons for each marker.
     """
 
     def table(mark: re.Match[str]) -> str:
@@ -58,10 +57,13 @@ def filled(page: str, records: Path) -> str:
 
 
 def curves(records: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Held-out losses by update, of each model and each trained part; update 0 is the base.
+    """Read the held-out losses by update, for each model and each trained variant.
 
     Args:
-        records: folder of the runs that CURVES names.
+        records: folder of the runs in CURVES.
+
+    Returns:
+        Points (update, loss) by title and label; update 0 is the base.
     """
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for title, (base, *trained) in CURVES.items():
@@ -76,7 +78,7 @@ def curves(records: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def draw(found: dict[str, dict[str, list[tuple[int, float]]]], path: Path) -> None:
-    """Draw curves, one panel a model, the base as a line across."""
+    """Draw the curves, one panel per model, with the base as a horizontal line."""
     figure, axes = grid(len(found))
     for axis, (title, lines) in zip(axes, found.items(), strict=True):
         for mark, (label, points) in zip("so", lines.items(), strict=True):
