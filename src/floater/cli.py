@@ -21,7 +21,7 @@ from .errors import ArgumentError, FloaterError, RunError, first_line
 from .room import check_output
 
 if TYPE_CHECKING:
-    from .runs.encodings import Positions
+    from .runs.encodings import Encodings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console(
@@ -49,7 +49,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. training.updates=100."),
 ]
 LONGEST_PLOT = 100_000
-"""Positions that can be drawn; a figure shows no more than some thousands of them one by one."""
+"""Encodings that can be drawn; a figure shows no more than some thousands of them one by one."""
 Workers = Annotated[
     int, typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own.")
 ]
@@ -94,13 +94,12 @@ def reproduce(
     ] = "smoke",
     out: Annotated[Path, typer.Option(help="Folder of all reproductions.")] = Path("reproductions"),
     seeds: Annotated[str, typer.Option(help="Seeds of the runs, e.g. 0,1,2.")] = "0",
-    arms: Annotated[
+    variants: Annotated[
         str,
         typer.Option(
-            help=(
-                "Arms to run, e.g. sinusoidal,flow-blocks (of glue, tasks: cola,rte); all unless "
-                "given."
-            )
+            "--variants",
+            "--arms",
+            help="Variants to run, e.g. sinusoidal,flow-blocks (for glue: cola,rte); default: all.",
         ),
     ] = "",
     workers: Workers = 2,
@@ -117,9 +116,11 @@ def reproduce(
     A run that was stopped goes on; finished ones are kept.
     """
     _folder_for(out)
-    keys = [key for key in arms.split(",") if key]
-    if arms and not keys:
-        raise ArgumentError(f"`--arms` must be names with commas between, but is {arms!r}.")
+    keys = [key for key in variants.split(",") if key]
+    if variants and not keys:
+        raise ArgumentError(
+            f"`--variants` must be names with commas between them, but is {variants!r}."
+        )
     from .experiments import reproduce as machine  # noqa: PLC0415  (torch is slow to import)
 
     machine.reproduce(
@@ -158,23 +159,24 @@ def _seeds(text: str) -> list[int]:
 def train(
     config: Annotated[
         Path,
-        typer.Argument(help="A config file, such as configs/translation/multi30k-sinusoidal.yaml."),
+        typer.Argument(help="A config file, e.g. configs/translation/multi30k-sinusoidal.yaml."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/<name of the config> unless given.")
+        Path | None, typer.Option(help="Run folder; default: runs/<name of the config>.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an earlier start of this run was stopped.")
+        bool, typer.Option("--resume", help="Continue an earlier start of this run.")
     ] = False,
     override: Overrides = None,
 ) -> None:
-    """Train what a config describes, then average, evaluate and keep everything in a run folder."""
-    from .tasks import task_of  # noqa: PLC0415  (torch is slow to import)
+    """Train what a config describes, evaluate it, and keep everything in a run folder."""
+    from .tasks import task_from_file  # noqa: PLC0415  (torch is slow to import)
+    from .training.run import run  # noqa: PLC0415
 
-    task = task_of(config, override or [])
-    place = out or Path("runs") / config.stem
-    _folder_for(place)
-    task.train(place, resume=resume, console=Console(stderr=True, markup=False))
+    task = task_from_file(config, override or [])
+    folder = out or Path("runs") / config.stem
+    _folder_for(folder)
+    run(task, folder, resume=resume, console=Console(stderr=True, markup=False))
 
 
 @app.command()
@@ -250,36 +252,24 @@ def evaluate(
     ] = "",
 ) -> None:
     """Predict a test set and score it."""
+    from .runs.folder import RunFolder  # noqa: PLC0415
     from .tasks import task_of_run  # noqa: PLC0415
-    from .tasks.understanding.commands import Understanding  # noqa: PLC0415
+    from .training.task import EvaluationRequest, check_options  # noqa: PLC0415
 
     task = task_of_run(run)
-    only = {
-        "--source": source,
-        "--target": target,
-        "--length-bins": length_bins,
-        "--paper-bleu": paper_bleu,
-        "--beam": beam,
-    }
-    if isinstance(task, Understanding):
-        wrong = [option for option, value in only.items() if value]
-        if wrong:
-            raise ArgumentError(
-                f"`{wrong[0]}` belongs to translation, but {run} is a run of {task.config.task}; "
-                "use --data."
-            )
-        task.evaluate(run, data, against=against, name=name, model=model, console=console)
-        return
-    if data is not None:
-        raise ArgumentError(
-            f"`--data` belongs to understanding tasks, but {run} is a translation run; use --source"
-            " and --target."
-        )
-    from .tasks.translation import commands  # noqa: PLC0415
-
-    commands.evaluate(
-        run, source, target, length_bins, paper_bleu, beam, against, name, model, console
+    request = EvaluationRequest(
+        data=data,
+        source=source,
+        target=target,
+        length_bins=length_bins,
+        paper_bleu=paper_bleu,
+        beam=beam,
+        against=against,
+        model=model,
+        name=name,
     )
+    check_options(task, run, request)
+    task.evaluate(RunFolder.existing(run), request, console)
 
 
 @app.command()
@@ -306,9 +296,9 @@ def translate(
     ] = None,
 ) -> None:
     """Translate lines; order and empty lines are kept."""
-    from .tasks.translation import commands  # noqa: PLC0415
+    from .tasks.translation.translate import translate  # noqa: PLC0415
 
-    commands.translate(run, input, output, beam, window, model)
+    translate(run, input, output, beam, window, model)
 
 
 @app.command()
@@ -321,11 +311,12 @@ def average(
     ] = None,
 ) -> None:
     """Average the weights of the last checkpoints of a run."""
-    from .tasks.translation import commands  # noqa: PLC0415
+    from .runs.folder import RunFolder  # noqa: PLC0415
+    from .tasks import task_of_run  # noqa: PLC0415
 
-    console.print(
-        f"wrote {commands.average(run, last, out)}", highlight=False, markup=False, soft_wrap=True
-    )
+    folder = RunFolder.existing(run)
+    written = task_of_run(run).average(folder, last, out)
+    console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -375,7 +366,7 @@ def plot(
     length: Annotated[
         int | None,
         typer.Option(
-            min=2, max=LONGEST_PLOT, help="Positions; as many as the run keeps unless given."
+            min=2, max=LONGEST_PLOT, help="Encodings; as many as the run keeps unless given."
         ),
     ] = None,
     out: Annotated[
@@ -388,7 +379,7 @@ def plot(
     path = out or Path(f"{model.resolve().name}-{kind}.png")
     check_plot(kind, path)
     check_output(path, "--out")
-    found = _positions(model, length)
+    found = _encodings(model, length)
     written = plot(
         found.site(site) if site else found,
         kind,
@@ -398,16 +389,16 @@ def plot(
     console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _positions(model: Path, length: int | None) -> Positions:
-    from .runs.encodings import Positions  # noqa: PLC0415
+def _encodings(model: Path, length: int | None) -> Encodings:
+    from .runs.encodings import Encodings  # noqa: PLC0415
 
-    kept = Positions.read(model)
+    kept = Encodings.read(model)
     if kept is not None and (length is None or length <= len(kept.times)):
         return kept if length is None else kept.first(length)
     # torch is slow to import, and not needed before
-    from .training.extract_encodings import positions_of  # noqa: PLC0415
+    from .training.extract_encodings import encodings_of  # noqa: PLC0415
 
-    found = positions_of(model, length)
+    found = encodings_of(model, length)
     if found is None:
         raise RunError(
             f"{model} has no table of encodings to draw: rotary encodings turn queries and keys, "

@@ -1,4 +1,4 @@
-"""What an item of the paper is to the machine: a title, arms, and a way from runs to results."""
+"""What is reproduced: a table or figure of the paper, its variants, and its results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rich.console import Console
 from ..errors import ArgumentError
 from ..runs.results import Results
 from ..tasks.translation.config import TranslationConfig
-from .arms import Arm, Scale, Sources
+from .parameter_counts import translation_sizes
 from .scheduler import Runs, run_all
+from .variants import Scale, Sources, Variant, paper
 
 
 @dataclass(frozen=True)
-class Order:
+class Request:
     """What a reproduction was asked for.
 
     Attributes:
@@ -27,7 +28,7 @@ class Order:
         seeds: of the runs.
         workers: runs at a time.
         console: where to tell what happens.
-        keys: arms to run, by key; all unless given.
+        keys: variants to run, by key; all unless given.
         overrides: settings to change, as `training.updates=100`.
     """
 
@@ -49,116 +50,124 @@ class Item(ABC):
     """What it trains at the scale paper, for days; None for an item that trains nothing."""
 
     @abstractmethod
-    def reproduce(self, order: Order) -> Results:
+    def reproduce(self, request: Request) -> Results:
         """Measure what the paper shows."""
 
-    def follow(self, order: Order) -> None:
+    def follow(self, request: Request) -> None:
         """Under accelerate, what processes other than the first do: their share of the runs, if
         there are any.
         """
         return
 
-    def check(self, order: Order) -> Results | None:
+    def check(self, request: Request) -> Results | None:
         """What can be found out without training; None for an item that trains nothing."""
         return None
 
 
-class Training(Item):
+class TrainingItem(Item):
     """An item that compares trained models."""
 
     trains = "Transformer-base"
-    arms: tuple[Arm, ...]
+    variants: tuple[Variant, ...]
     sources: Sources
     apart = False
     """Whether each run needs a process of its own, as where memory is measured."""
 
-    def chosen(self, order: Order) -> list[Arm]:
-        """The arms of an order; the ones they are warm-started from must be among them."""
-        if not order.keys:
-            return [arm for arm in self.arms if self.offered(arm, order.scale)]
-        known = {arm.key: arm for arm in self.arms}
-        found = [known.get(key, Arm(key, key)) for key in order.keys]
-        for arm in found:
-            if arm.after is not None and arm.after not in order.keys:
+    def chosen(self, request: Request) -> list[Variant]:
+        """The variants of an request; the ones they are warm-started from must be among them."""
+        if not request.keys:
+            return [variant for variant in self.variants if self.offered(variant, request.scale)]
+        known = {variant.key: variant for variant in self.variants}
+        found = [known.get(key, Variant(key, key)) for key in request.keys]
+        for variant in found:
+            if variant.after is not None and variant.after not in request.keys:
                 raise ArgumentError(
-                    f"`--arms` must have {arm.after} too, from which {arm.key} is warm-started."
+                    f"`--variants` must have {variant.after} too, from which {variant.key} is"
+                    " warm-started."
                 )
-            if arm.key not in known and not (
-                self.sources.by_key(order.scale) and self.offered(arm, order.scale)
+            if variant.key not in known and not (
+                self.sources.by_key(request.scale) and self.offered(variant, request.scale)
             ):
                 raise ArgumentError(
-                    f"`--arms` must be among {', '.join(known)}, but has {arm.key!r}."
+                    f"`--variants` must be among {', '.join(known)}, but has {variant.key!r}."
                 )
         return found
 
-    def offered(self, arm: Arm, scale: Scale) -> bool:
-        """Whether there is a config of this arm at a scale; one that is there and wrong raises when
-        it is read.
+    def offered(self, variant: Variant, scale: Scale) -> bool:
+        """Whether there is a config of this variant at a scale; one that is there and wrong raises
+        when it is read.
         """
-        return self.sources.offers(arm, scale)
+        return self.sources.offers(variant, scale)
 
-    def left_out(self, order: Order) -> str:
-        """Which of its arms have no config at a scale, in words; nothing where all have one, or
+    def left_out(self, request: Request) -> str:
+        """Which of its variants have no config at a scale, in words; nothing where all have one, or
         some were chosen.
         """
         names = [
-            arm.name for arm in self.arms if not order.keys and not self.offered(arm, order.scale)
+            variant.name
+            for variant in self.variants
+            if not request.keys and not self.offered(variant, request.scale)
         ]
         return (
-            f"left out, without a config at the scale {order.scale}: {'; '.join(names)}"
+            f"left out, without a config at the scale {request.scale}: {'; '.join(names)}"
             if names
             else ""
         )
 
-    def configs(self, scale: Scale, order: Order | None = None) -> dict[str, TranslationConfig]:
+    def configs(self, scale: Scale, request: Request | None = None) -> dict[str, TranslationConfig]:
         """The settings of the runs it needs, by name, warm starts left out."""
-        arms = (
-            [arm for arm in self.arms if self.offered(arm, scale)]
-            if order is None
-            else self.chosen(order)
+        variants = (
+            [variant for variant in self.variants if self.offered(variant, scale)]
+            if request is None
+            else self.chosen(request)
         )
-        overrides = () if order is None else order.overrides
+        overrides = () if request is None else request.overrides
         return {
-            arm.name: TranslationConfig(**self.sources.settings(arm, scale, overrides))
-            for arm in arms
+            variant.name: TranslationConfig(**self.sources.settings(variant, scale, overrides))
+            for variant in variants
         }
 
-    def check(self, order: Order) -> Results:
-        from .checking import check  # noqa: PLC0415  (which knows items)
+    def check(self, request: Request) -> Results:
+        table = translation_sizes(
+            self.configs(request.scale, request),
+            {variant.name: paper(variant, "parameters") for variant in self.variants},
+            f"{self.title}, scale {request.scale}: checked, not trained",
+            self.left_out(request),
+        )
+        return Results(item=self.name, scale=request.scale, title=self.title, tables=[table])
 
-        return check(self, order)
+    def follow(self, request: Request) -> None:
+        self.runs(request)
 
-    def follow(self, order: Order) -> None:
-        self.runs(order)
-
-    def runs(self, order: Order) -> tuple[list[Arm], Runs]:
-        """Make the runs of an order."""
-        arms = self.chosen(order)
-        if left := self.left_out(order):
-            order.console.print(left, highlight=False, markup=False)
+    def runs(self, request: Request) -> tuple[list[Variant], Runs]:
+        """Make the runs of an request."""
+        variants = self.chosen(request)
+        if left := self.left_out(request):
+            request.console.print(left, highlight=False, markup=False)
         settings = {
-            arm.key: self.sources.settings(arm, order.scale, order.overrides) for arm in arms
+            variant.key: self.sources.settings(variant, request.scale, request.overrides)
+            for variant in variants
         }
-        return arms, run_all(
-            arms,
+        return variants, run_all(
+            variants,
             settings,
-            order.seeds,
-            order.folder,
-            workers=order.workers,
-            console=order.console,
+            request.seeds,
+            request.folder,
+            workers=request.workers,
+            console=request.console,
             apart=self.apart,
         )
 
-    def results(self, order: Order, runs: Runs) -> Results:
+    def results(self, request: Request, runs: Runs) -> Results:
         """Results with title and runs filled in, tables and figures still to come."""
         names = [
-            Path(os.path.relpath(run.path, order.folder)).as_posix()
+            Path(os.path.relpath(run.path, request.folder)).as_posix()
             for found in runs.values()
             for run in found
         ]
         return Results(
             item=self.name,
-            scale=order.scale,
-            title=f"{self.title}, scale {order.scale}",
+            scale=request.scale,
+            title=f"{self.title}, scale {request.scale}",
             runs=names,
         )

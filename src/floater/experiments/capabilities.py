@@ -9,20 +9,19 @@ import torch
 from ..encoders import (
     Encoder,
     EncoderConfig,
-    Flow,
     FlowConfig,
     LearnedConfig,
     NoPositionConfig,
-    Recurrent,
     RecurrentConfig,
     SinusoidalConfig,
 )
 from ..errors import LengthError
 from ..runs.results import Cell, Results, Table
-from .base import Item, Order
+from .base import Item, Request
+from .parameter_counts import shared_parameters
 
 TRAINED_LENGTH = 64
-PAPER = {
+TABLE_1 = {
     "Sinusoidal": "yes, no, yes",
     "Learned table": "no, yes, no",
     "FLOATER (flow)": "yes, yes, yes",
@@ -110,28 +109,19 @@ def _learns(encoder: Encoder, length: int) -> bool:
     return all(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
 
-def shared_parameters(encoder: Encoder) -> int:
-    """Parameters without the starting points, as the paper counts."""
-    if isinstance(encoder, Flow):
-        return encoder.dynamics_parameters()
-    if isinstance(encoder, Recurrent):
-        return encoder.cell_parameters()
-    return encoder.num_parameters()
-
-
 class Capabilities(Item):
     """Each cell is the outcome of a check that runs."""
 
     name = "capabilities"
     title = "What each encoding can do (Table 1)"
 
-    def reproduce(self, order: Order) -> Results:
-        found = table(64 if order.scale == "smoke" else 512)
+    def reproduce(self, request: Request) -> Results:
+        found = table(64 if request.scale == "smoke" else 512)
         all_three = [str(name) for name, *cells in found.rows if cells[:3] == ["yes"] * 3]
         return Results(
             item=self.name,
-            scale=order.scale,
-            title=f"{self.title}, scale {order.scale}",
+            scale=request.scale,
+            title=f"{self.title}, scale {request.scale}",
             tables=[found],
             summary=[f"Inductive, learned and small at once: {', '.join(all_three)}."],
         )
@@ -148,7 +138,7 @@ def table(dim: int, length: int = TRAINED_LENGTH) -> Table:
             mark[row.parameter_efficient],
             row.parameters,
             row.shared_parameters,
-            PAPER.get(row.name, "–"),
+            TABLE_1.get(row.name, "–"),
         ]
         for row in capabilities(6, dim, length)
     ]
@@ -165,7 +155,7 @@ def table(dim: int, length: int = TRAINED_LENGTH) -> Table:
             "learned",
             "small",
             "weights",
-            "of the law",
+            "of the dynamics",
             "the paper says",
         ],
         rows=rows,

@@ -17,22 +17,22 @@ from rich.progress import Progress
 from ..errors import RunError
 from ..report.lines import line_chart
 from ..report.page import write_report
+from ..runs.folder import CONFIG, RunFolder
 from ..runs.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.embedded import Embedded, generate
-from ..runs.folder import CONFIG, RunFolder
 from . import capabilities, heatmaps, pretrained
-from .arms import Arm, embedded
+from .result_tables import bins, by_length, fact, score, show
 from .s2l import leaders, twice_table
 from .scheduler import Runs, run_all
 from .step_timing import Cost, step_costs
-from .tables import bins, by_length, fact, score, show
+from .variants import Variant, embedded
 
-ARMS = [
-    Arm("sinusoidal", "sinusoidal"),
-    Arm("flow-blocks", "flow"),
-    Arm("learned", "learned"),
-    Arm("recurrent", "recurrent"),
+VARIANTS = [
+    Variant("sinusoidal", "sinusoidal"),
+    Variant("flow-blocks", "flow"),
+    Variant("learned", "learned"),
+    Variant("recurrent", "recurrent"),
 ]
 SEED = 0
 EDGES = [40, 60, 80, 120]
@@ -42,8 +42,8 @@ LONGEST = 16
 
 
 def settings(updates: int) -> dict[str, dict[str, Any]]:
-    """Settings of each arm: small translators of short lists of numbers, dates and times, tested on
-    long ones.
+    """Settings of each variant: small translators of short lists of numbers, dates and times,
+    tested on long ones.
     """
     changes = {
         "data": {
@@ -69,7 +69,7 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
         },
         "decoding": {"length_bins": EDGES},
     }
-    return {arm.key: embedded(arm.key, **changes) for arm in ARMS}
+    return {variant.key: embedded(variant.key, **changes) for variant in VARIANTS}
 
 
 def demo(
@@ -89,7 +89,7 @@ def demo(
     torch.set_flush_denormal(True)
     made = settings(updates)
     console.print(
-        "[bold]FLOATER[/bold]: a position encoding is a path through space; here its law of motion,"
+        "[bold]FLOATER[/bold]: a position encoding is a path through space; here its dynamics,"
         " dp/dt = h(t, p), is learned.\nCan a Transformer with such positions translate lists that "
         "are longer than any it was trained on?\n",
         markup=True,
@@ -98,20 +98,20 @@ def demo(
     if again:
         _forget(out)
     console.print(
-        f"\n[bold]1. Training[/bold] {len(ARMS)} small translators that differ in their positions "
-        f"alone, {updates} updates each, {workers} at a time, and testing each on lists of up to "
-        f"{LONGEST} items.",
+        f"\n[bold]1. Training[/bold] {len(VARIANTS)} small translators that differ in their"
+        f" positions alone, {updates} updates each, {workers} at a time, and testing each on lists"
+        f" of up to {LONGEST} items.",
         highlight=False,
         markup=True,
     )
-    runs = run_all(ARMS, made, [SEED], out, workers=workers, console=console)
+    runs = run_all(VARIANTS, made, [SEED], out, workers=workers, console=console)
     console.print(
         "\n[bold]2. Timing[/bold] updates of all four in turn, in one process.",
         highlight=False,
         markup=True,
     )
     configs = {key: TranslationConfig(**found) for key, found in made.items()}
-    costs = step_costs(configs, runs[ARMS[0].key][0], rounds=rounds, console=console)
+    costs = step_costs(configs, runs[VARIANTS[0].key][0], rounds=rounds, console=console)
     results = _results(runs, costs)
     console.print("\n[bold]3. What was measured[/bold]", highlight=False, markup=True)
     show(results, console)
@@ -168,8 +168,8 @@ def _cut(text: str, width: int = 110) -> str:
 
 def _forget(out: Path) -> None:
     """Remove the runs of an earlier demo, and nothing else."""
-    for arm in ARMS:
-        folder = out / f"{arm.key}-seed{SEED}"
+    for variant in VARIANTS:
+        folder = out / f"{variant.key}-seed{SEED}"
         if folder.exists():
             if not (folder / CONFIG).is_file():
                 raise RunError(
@@ -182,12 +182,14 @@ def _forget(out: Path) -> None:
 def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
     labels = bins(runs)
     rows: list[list[Cell]] = []
-    for arm in ARMS:
-        found = runs[arm.key]
+    for variant in VARIANTS:
+        found = runs[variant.key]
         cells = [_both(found[0], label) for label in labels]
-        overhead = "–" if arm is ARMS[0] else f"{100 * (costs[arm.key].ratio - 1):+.0f} %"
+        overhead = (
+            "–" if variant is VARIANTS[0] else f"{100 * (costs[variant.key].ratio - 1):+.0f} %"
+        )
         seconds = round(found[0].facts()["training_seconds"])
-        rows.append([arm.name, *cells, fact(found, "position_parameters"), seconds, overhead])
+        rows.append([variant.name, *cells, fact(found, "position_parameters"), seconds, overhead])
     table = Table(
         title="BLEU/exact match in %, by source length in tokens",
         note=(
@@ -200,17 +202,17 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         rows=rows,
     )
     summary = [
-        *leaders(ARMS, runs, "bleu", "BLEU"),
-        *leaders(ARMS, runs, "exact", "exact match in %")[:1],
+        *leaders(VARIANTS, runs, "bleu", "BLEU"),
+        *leaders(VARIANTS, runs, "exact", "exact match in %")[:1],
     ]
     return Results(
         item="demo",
         scale="smoke",
         title="Short to long on numbers, dates and times",
-        tables=[table, twice_table(ARMS, runs), capabilities.table(64)],
+        tables=[table, twice_table(VARIANTS, runs), capabilities.table(64)],
         figures=[
-            by_length(ARMS, runs, "bleu", "BLEU by source length", "BLEU"),
-            by_length(ARMS, runs, "exact", "Exact match", "%"),
+            by_length(VARIANTS, runs, "bleu", "BLEU by source length", "BLEU"),
+            by_length(VARIANTS, runs, "exact", "Exact match", "%"),
         ],
         summary=summary,
         runs=[run.path.name for found in runs.values() for run in found],
@@ -244,7 +246,7 @@ def _pretrained(rounds: int, console: Console) -> str:
 def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
     console.print("\n[bold]5. Drawing[/bold]", highlight=False, markup=True)
     figure = line_chart(results.figures[0], out / "short-to-long.png")
-    tables = {arm.name: heatmaps.first_site(runs[arm.key][0].path) for arm in ARMS}
+    tables = {variant.name: heatmaps.first_site(runs[variant.key][0].path) for variant in VARIANTS}
     maps = heatmaps.draw(tables, out / "encodings.png", "Trained position encodings (first site)")
     said = f"   short to long: {figure}\n   heat maps of the encodings: {maps}"
     console.print(said, highlight=False, markup=False, soft_wrap=True)

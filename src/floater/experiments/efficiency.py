@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..runs.results import Cell, Results, Table
-from .arms import Arm, Sources
-from .base import Order, Training
+from .base import Request, TrainingItem
+from .result_tables import fact, mean, scored
 from .scheduler import Runs
 from .step_timing import Cost, step_costs
-from .tables import fact, mean, scored
+from .variants import Sources, Variant
 
 CYCLE = 10
 """Updates over which the tricks do something once."""
@@ -18,7 +18,7 @@ def _flow(**changes: object) -> dict[str, object]:
     return {"positions": {"encoder": {**_FLOW, **changes}, "sites": "blocks"}}
 
 
-class Efficiency(Training):
+class Efficiency(TrainingItem):
     """Time, memory and loss of an update with each trick on and off."""
 
     name = "efficiency"
@@ -30,18 +30,18 @@ class Efficiency(Training):
         "flow-blocks",
         {"training": {"updates": 800, "evaluate_every": 800}},
     )
-    arms = (
-        Arm(
+    variants = (
+        Variant(
             "sinusoidal", "sinusoidal", settings={"positions": {"encoder": None, "sites": "input"}}
         ),
-        Arm("flow-blocks", "flow: one adaptive solve an update (ours)"),
-        Arm("kept", f"… solution kept for {CYCLE} updates", settings=_flow(keep_for=CYCLE)),
-        Arm(
+        Variant("flow-blocks", "flow: one adaptive solve an update (ours)"),
+        Variant("kept", f"… solution kept for {CYCLE} updates", settings=_flow(keep_for=CYCLE)),
+        Variant(
             "seldom",
             f"… h updated every {CYCLE} updates",
             settings={"training": {"update_every": CYCLE}},
         ),
-        Arm(
+        Variant(
             "tricks",
             f"… both, h learning {CYCLE} × faster",
             settings={
@@ -49,14 +49,14 @@ class Efficiency(Training):
                 "training": {"update_every": CYCLE, "flow_lr_multiple": float(CYCLE)},
             },
         ),
-        Arm(
+        Variant(
             "small-weights",
             "… small initial weights",
             settings=_flow(init_scale=0.01, initial_scale=0.01),
         ),
-        Arm("frozen", "… h frozen", settings={"training": {"freeze_flow": True}}),
-        Arm("rk4", "flow: RK4 in steps of Δ/5 (the paper)", settings=_flow(solver="rk4")),
-        Arm(
+        Variant("frozen", "… h frozen", settings={"training": {"freeze_flow": True}}),
+        Variant("rk4", "flow: RK4 in steps of Δ/5 (the paper)", settings=_flow(solver="rk4")),
+        Variant(
             "rk4-tricks",
             "… with all tricks of the paper",
             settings={
@@ -66,29 +66,38 @@ class Efficiency(Training):
         ),
     )
 
-    def reproduce(self, order: Order) -> Results:
-        arms, runs = self.runs(order)
-        rounds = 3 if order.scale == "smoke" else 10
+    def reproduce(self, request: Request) -> Results:
+        variants, runs = self.runs(request)
+        rounds = 3 if request.scale == "smoke" else 10
         configs = dict(
-            zip((arm.key for arm in arms), self.configs(order.scale, order).values(), strict=True)
+            zip(
+                (variant.key for variant in variants),
+                self.configs(request.scale, request).values(),
+                strict=True,
+            )
         )
         costs = step_costs(
-            configs, runs[arms[0].key][0], rounds=rounds, steps=CYCLE, console=order.console
+            configs, runs[variants[0].key][0], rounds=rounds, steps=CYCLE, console=request.console
         )
         base = mean(values) if (values := _peaks(runs, "sinusoidal")) else None
         rows: list[list[Cell]] = []
-        for arm in arms:
-            peaks, cost = _peaks(runs, arm.key), costs[arm.key]
+        for variant in variants:
+            peaks, cost = _peaks(runs, variant.key), costs[variant.key]
             rows.append(
                 [
-                    arm.name,
+                    variant.name,
                     1e3 * cost.seconds,
                     100 * (cost.ratio - 1),
                     mean(peaks) if peaks else None,
                     mean(peaks).mean - base.mean if peaks and base else None,
-                    mean([_last_loss(runs, arm.key, number) for number in range(len(order.seeds))]),
-                    scored(runs[arm.key], "bleu"),
-                    fact(runs[arm.key], "training_seconds"),
+                    mean(
+                        [
+                            _last_loss(runs, variant.key, number)
+                            for number in range(len(request.seeds))
+                        ]
+                    ),
+                    scored(runs[variant.key], "bleu"),
+                    fact(runs[variant.key], "training_seconds"),
                 ]
             )
         table = Table(
@@ -111,7 +120,7 @@ class Efficiency(Training):
             ],
             rows=rows,
         )
-        return self.results(order, runs).model_copy(
+        return self.results(request, runs).model_copy(
             update={"tables": [table], "summary": _summary(costs)}
         )
 

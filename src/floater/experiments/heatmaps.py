@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..report.figures import heat_maps
-from ..runs.results import Cell, Results, Table
-from ..training.extract_encodings import positions_of
 from ..runs.folder import RunFolder
-from .arms import HOUR, Arm, Sources
-from .base import Order, Training
+from ..runs.results import Cell, Results, Table
+from ..training.extract_encodings import encodings_of
+from .base import Request, TrainingItem
+from .result_tables import mean
 from .scheduler import Runs, job_of
-from .tables import mean
+from .variants import HOUR, Sources, Variant
 
 KIN = ("nmt", "rnn")
 """Items of the same data whose runs serve here too, where they are finished."""
 
 
-class HeatMaps(Training):
+class HeatMaps(TrainingItem):
     """Encodings of trained models."""
 
     name = "heatmaps"
@@ -31,28 +31,28 @@ class HeatMaps(Training):
     sources = Sources(
         "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
     )
-    arms = (
-        Arm("sinusoidal", "Sinusoidal"),
-        Arm("learned", "Position embedding"),
-        Arm("flow-blocks", "FLOATER"),
-        Arm("recurrent-1-scalar", "RNN"),
+    variants = (
+        Variant("sinusoidal", "Sinusoidal"),
+        Variant("learned", "Position embedding"),
+        Variant("flow-blocks", "FLOATER"),
+        Variant("recurrent-1-scalar", "RNN"),
     )
 
-    def reproduce(self, order: Order) -> Results:
-        arms, runs = self._borrowed(order)
-        tables = {arm.name: first_site(runs[arm.key][0].path) for arm in arms}
+    def reproduce(self, request: Request) -> Results:
+        variants, runs = self._borrowed(request)
+        tables = {variant.name: first_site(runs[variant.key][0].path) for variant in variants}
         path = draw(
-            tables, order.folder / "heatmaps.png", f"Trained encodings, scale {order.scale}"
+            tables, request.folder / "heatmaps.png", f"Trained encodings, scale {request.scale}"
         )
-        order.console.print(f"drew {path}", highlight=False, markup=False)
+        request.console.print(f"drew {path}", highlight=False, markup=False)
         rows: list[list[Cell]] = []
-        for arm in arms:
-            steps = [movement(*first_site(run.path)) for run in runs[arm.key]]
+        for variant in variants:
+            steps = [movement(*first_site(run.path)) for run in runs[variant.key]]
             seen, past = (
                 [value for value in values if value is not None]
                 for values in zip(*steps, strict=True)
             )
-            rows.append([arm.name, mean(seen), mean(past) if past else None])
+            rows.append([variant.name, mean(seen), mean(past) if past else None])
         table = Table(
             title="How much neighbouring positions differ",
             note=(
@@ -64,31 +64,31 @@ class HeatMaps(Training):
             columns=["encoding", "trained positions", "past them"],
             rows=rows,
         )
-        return self.results(order, runs).model_copy(update={"tables": [table]})
+        return self.results(request, runs).model_copy(update={"tables": [table]})
 
-    def _borrowed(self, order: Order) -> tuple[list[Arm], Runs]:
+    def _borrowed(self, request: Request) -> tuple[list[Variant], Runs]:
         """The runs of other items where all are finished with these very settings, else our own."""
-        arms = self.chosen(order)
+        variants = self.chosen(request)
         found: Runs = {}
-        for arm in arms:
-            settings = self.sources.settings(arm, order.scale, order.overrides)
+        for variant in variants:
+            settings = self.sources.settings(variant, request.scale, request.overrides)
             for item in KIN:
-                folder = order.folder.parent / f"{item}-{order.scale}"
-                jobs = [job_of(arm, settings, seed, folder) for seed in order.seeds]
+                folder = request.folder.parent / f"{item}-{request.scale}"
+                jobs = [job_of(variant, settings, seed, folder) for seed in request.seeds]
                 if all(job.finished() for job in jobs):
-                    found.setdefault(arm.key, [RunFolder(job.path) for job in jobs])
-        missing = [arm.key for arm in arms if arm.key not in found]
+                    found.setdefault(variant.key, [RunFolder(job.path) for job in jobs])
+        missing = [variant.key for variant in variants if variant.key not in found]
         if missing:
-            _, made = self.runs(dataclasses.replace(order, keys=missing))
+            _, made = self.runs(dataclasses.replace(request, keys=missing))
             found |= made
-        return arms, {arm.key: found[arm.key] for arm in arms}
+        return variants, {variant.key: found[variant.key] for variant in variants}
 
 
 def first_site(path: Path) -> tuple[NDArray[np.float32], int]:
     """Encodings [position, dim] of a run at its first site, and how many positions training saw."""
-    found = positions_of(path)
-    assert found is not None
-    return found.tables[0], found.trained or len(found.times)
+    encodings = encodings_of(path)
+    assert encodings is not None
+    return encodings.tables[0], encodings.trained or len(encodings.times)
 
 
 def draw(found: dict[str, tuple[NDArray[np.float32], int]], path: Path, title: str) -> Path:

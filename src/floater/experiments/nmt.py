@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ..runs.results import Results, Table
-from .arms import HOUR, Arm, Sources
-from .base import Order, Training
+from .base import Request, TrainingItem
+from .result_tables import against, fact, scored, verdict
 from .scheduler import Runs
-from .tables import against, fact, paper, scored, verdict
+from .variants import HOUR, Sources, Variant, paper
 
 COLUMN = "BLEU"
 
 
-class Translation(Training):
+class TranslationTable(TrainingItem):
     """BLEU by encoder."""
 
     name = "nmt"
@@ -19,39 +19,39 @@ class Translation(Training):
     sources = Sources(
         "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
     )
-    arms = (
-        Arm("sinusoidal", "sinusoidal, input", paper={COLUMN: 27.9}),
-        Arm("sinusoidal-blocks", "sinusoidal, all blocks", paper={COLUMN: 28.2}),
-        Arm("learned", "learned table, input", paper={COLUMN: 27.8}),
-        Arm("learned-blocks", "learned table, all blocks", paper={COLUMN: 26.9}),
-        Arm("flow", "flow, input", paper={COLUMN: 28.3}),
-        Arm("flow-blocks", "flow, all blocks", paper={COLUMN: 28.6}),
-        Arm("flow-qkv", "flow, q, k, v, warm-started", after="sinusoidal"),
-        Arm("sinusoidal-more", "sinusoidal, trained on as long", after="sinusoidal"),
+    variants = (
+        Variant("sinusoidal", "sinusoidal, input", paper={COLUMN: 27.9}),
+        Variant("sinusoidal-blocks", "sinusoidal, all blocks", paper={COLUMN: 28.2}),
+        Variant("learned", "learned table, input", paper={COLUMN: 27.8}),
+        Variant("learned-blocks", "learned table, all blocks", paper={COLUMN: 26.9}),
+        Variant("flow", "flow, input", paper={COLUMN: 28.3}),
+        Variant("flow-blocks", "flow, all blocks", paper={COLUMN: 28.6}),
+        Variant("flow-qkv", "flow, q, k, v, warm-started", after="sinusoidal"),
+        Variant("sinusoidal-more", "sinusoidal, trained on as long", after="sinusoidal"),
     )
 
-    def reproduce(self, order: Order) -> Results:
-        arms, runs = self.runs(order)
+    def reproduce(self, request: Request) -> Results:
+        variants, runs = self.runs(request)
         rows = [
             [
-                arm.name,
-                scored(runs[arm.key], "bleu"),
-                scored(runs[arm.key], "chrf"),
-                scored(runs[arm.key], "exact"),
-                fact(runs[arm.key], "position_parameters"),
-                fact(runs[arm.key], "training_seconds"),
-                _difference(runs, arm),
-                paper(arm, COLUMN),
+                variant.name,
+                scored(runs[variant.key], "bleu"),
+                scored(runs[variant.key], "chrf"),
+                scored(runs[variant.key], "exact"),
+                fact(runs[variant.key], "position_parameters"),
+                fact(runs[variant.key], "training_seconds"),
+                _difference(runs, variant),
+                paper(variant, COLUMN),
             ]
-            for arm in arms
+            for variant in variants
         ]
-        first = runs[arms[0].key][0].scores()["test"]
+        first = runs[variants[0].key][0].scores().sets["test"]
         table = Table(
             title=self.title,
             note=(
-                f"{first['data']['from']}; {first['pairs']} sentences, beam {first['beam']}; "
-                f"{first['bleu']['signature']}. The paper's BLEU is of WMT14 en-de, tokenised, one "
-                "run of Transformer-base: not comparable, shown for the order."
+                f"{first.data['from']}; {first.examples} sentences, beam {first.settings['beam']};"
+                f" {first.scores['bleu'].signature}. The paper's BLEU is of WMT14 en-de, tokenised,"
+                " one run of Transformer-base: not comparable, shown for the order."
             ),
             columns=[
                 "encoder",
@@ -65,15 +65,17 @@ class Translation(Training):
             ],
             rows=rows,
         )
-        line = f"On the test set: {verdict(arms, runs, 'bleu', 'BLEU')}."
-        return self.results(order, runs).model_copy(update={"tables": [table], "summary": [line]})
+        line = f"On the test set: {verdict(variants, runs, 'bleu', 'BLEU')}."
+        return self.results(request, runs).model_copy(update={"tables": [table], "summary": [line]})
 
 
-def _difference(runs: Runs, arm: Arm) -> str | None:
-    """The paired test against the control of an arm: the vanilla model, trained as long."""
+def _difference(runs: Runs, variant: Variant) -> str | None:
+    """The paired test against the control of a variant: the vanilla model, trained as long."""
     control = (
-        "sinusoidal-more" if arm.after is not None and "sinusoidal-more" in runs else "sinusoidal"
+        "sinusoidal-more"
+        if variant.after is not None and "sinusoidal-more" in runs
+        else "sinusoidal"
     )
-    if arm.key == control or control not in runs:
+    if variant.key == control or control not in runs:
         return None
-    return f"{control}: {against(runs[control][0], runs[arm.key][0])}"
+    return f"{control}: {against(runs[control][0], runs[variant.key][0])}"

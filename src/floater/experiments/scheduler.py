@@ -1,5 +1,5 @@
-"""Runs of an experiment: arms × seeds, several at a time; finished ones are kept, stopped ones go
-on.
+"""Runs of an experiment: variants × seeds, several at a time; finished ones are kept, stopped ones
+go on.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..errors import RunError
-from ..recipes import read
 from ..room import check_folder
-from ..tasks.translation.checking import check_inputs
-from ..tasks.translation.config import TranslationConfig
-from ..runs.folder import CONFIG, RunFolder
-from ..training.start import check_start
-from .arms import Arm
+from ..runs.folder import RunFolder
+from ..tasks import task_from
+from ..training.resume import check_start
+from ..training.task import Task
+from .variants import Variant
 
 Runs = dict[str, list[RunFolder]]
-"""The runs of each arm, by key, one a seed."""
+"""The runs of each variant, by key, one a seed."""
 _LOOK = 0.5  # seconds between two looks at the runs
 _PATIENCE = 0.7  # seconds that a process has to end once it was told to
 
@@ -63,80 +62,55 @@ class Job:
     """One run to make."""
 
     label: str
-    config: TranslationConfig
+    task: Task[Any]
     path: Path
 
     def finished(self) -> bool:
-        """Whether this very run, with the same settings, has its scores."""
-        folder = RunFolder(self.path)
-        if (
-            not (self.path / CONFIG).is_file()
-            or "test" not in folder.scores()
-            or not folder.model.is_dir()
-        ):
-            return False
-        before, now = (
-            TranslationConfig(**found).dump()
-            for found in (read(self.path / CONFIG), self.config.dump())
-        )
-        if now["init_from"] is not None:
-            now["vocabulary"] = before["vocabulary"]  # a warm start takes it over
-        return before == now and folder.facts().get("updates") == now["training"]["updates"]
+        """Whether this run, with the same settings, is finished."""
+        return self.task.is_finished(RunFolder(self.path))
 
     @property
     def total(self) -> int:
-        """The updates it takes."""
-        return self.config.training.updates
+        """The number of updates."""
+        return int(self.task.config.dump()["training"]["updates"])
 
     def step(self) -> tuple[int, str]:
-        """The last update that was logged, and what to say beside it."""
+        """The last update that was logged, and a text beside it."""
         rows = list(RunFolder(self.path).metrics())
         step = max((row.get("step", 0) for row in rows), default=0)
         losses = [row["loss"] for row in rows if "loss" in row]
         if step >= self.total:
-            return step, "translating the test set"
+            return step, "evaluating"
         return step, f"loss {losses[-1]:.2f}" if losses else "reading and encoding"
 
     def check(self) -> None:
-        """Raise what would stop this run, as far as it can be known before: a missing file, no
-        room, other settings than before.
-        """
-        check_inputs(self.config, self.path)
-        if (self.path / CONFIG).is_file() and self.config.init_from is None:
-            before = TranslationConfig(**read(self.path / CONFIG)).dump()
-            check_start(
-                RunFolder(self.path),
-                self.config.dump(),
-                before,
-                resume=True,
-                console=Console(quiet=True),
-            )
+        """Raise an error for everything that would stop this run and can be known in advance."""
+        self.task.check(self.path)
+        folder = RunFolder(self.path)
+        if folder.started():
+            check_start(self.task.resolve(), folder, resume=True, console=Console(quiet=True))
 
     def perform(self, console: Console | None = None) -> None:
-        """Make the run, or go on with it; its test set is translated at the end."""
-        from ..tasks.translation import run  # noqa: PLC0415  (imported by workers only)
+        """Make the run, or resume it; its test set is evaluated at the end."""
+        from ..training.run import run  # noqa: PLC0415  (imported by workers only)
 
-        run.train(
-            self.config,
-            self.path,
-            resume=self.path.exists(),
-            console=console or Console(file=StringIO(), markup=False),
-        )
+        printer = console or Console(file=StringIO(), markup=False)
+        run(self.task, self.path, resume=self.path.exists(), console=printer)
 
 
 def job_of(
-    arm: Arm, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False
+    variant: Variant, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False
 ) -> Job:
-    """The run of an arm with a seed; `several` seeds are told apart in its label."""
-    found = {**settings, "seed": seed}
-    if arm.after is not None:
-        found["init_from"] = folder / f"{arm.after}-seed{seed}"
-    label = f"{arm.name}, seed {seed}" if several else arm.name
-    return Job(label, TranslationConfig(**found), folder / f"{arm.key}-seed{seed}")
+    """The run of a variant with a seed; the label names the seed if there are `several`."""
+    complete = {**settings, "seed": seed}
+    if variant.after is not None:
+        complete["init_from"] = folder / f"{variant.after}-seed{seed}"
+    label = f"{variant.name}, seed {seed}" if several else variant.name
+    return Job(label, task_from(complete), folder / f"{variant.key}-seed{seed}")
 
 
 def run_all(
-    arms: Sequence[Arm],
+    variants: Sequence[Variant],
     settings: Mapping[str, Mapping[str, Any]],
     seeds: Sequence[int],
     folder: Path,
@@ -145,11 +119,11 @@ def run_all(
     console: Console,
     apart: bool = False,
 ) -> Runs:
-    """Make the runs of all arms with all seeds.
+    """Make the runs of all variants with all seeds.
 
     Args:
-        arms: what is compared; an arm comes after the one it is warm-started from.
-        settings: of each arm, by key.
+        variants: what is compared; a variant comes after the one it is warm-started from.
+        settings: of each variant, by key.
         seeds: of the runs.
         folder: where the run folders go, as ARM-seedN.
         workers: runs at a time, each in a process of its own; 1 makes them here.
@@ -159,20 +133,28 @@ def run_all(
     check_folder(folder)
     several = len(seeds) > 1
     jobs = {
-        (arm.key, seed): job_of(arm, settings[arm.key], seed, folder, several=several)
-        for arm in arms
+        (variant.key, seed): job_of(variant, settings[variant.key], seed, folder, several=several)
+        for variant in variants
         for seed in seeds
     }
     for job in jobs.values():
         if not job.finished():
             job.check()
     waves = [
-        [jobs[arm.key, seed] for seed in seeds for arm in arms if (arm.after is None) == first]
+        [
+            jobs[variant.key, seed]
+            for seed in seeds
+            for variant in variants
+            if (variant.after is None) == first
+        ]
         for first in (True, False)
     ]
     for wave in waves:
         _wave(wave, workers, apart, console)
-    return {arm.key: [RunFolder(jobs[arm.key, seed].path) for seed in seeds] for arm in arms}
+    return {
+        variant.key: [RunFolder(jobs[variant.key, seed].path) for seed in seeds]
+        for variant in variants
+    }
 
 
 def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> None:

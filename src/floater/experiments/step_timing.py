@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from ..runs.folder import RunFolder
 from ..tasks.translation.batches import Collate, TokenBatches
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.preparing import prepare
-from ..tasks.translation.run import make_model
+from ..tasks.translation.task import make_model
 from ..training import UpdateEvery, parameter_groups
-from ..runs.folder import RunFolder
 
 _WARM = 2  # updates that are not timed
 
@@ -97,7 +97,7 @@ def step_costs(
 
 
 class _Learner:
-    """A model with its optimiser; every one sees the same batches in the same order."""
+    """A model with its optimiser; every one sees the same batches in the same request."""
 
     def __init__(
         self, config: TranslationConfig, words: Any, batches: list[dict[str, Tensor]]

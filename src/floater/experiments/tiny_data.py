@@ -113,7 +113,7 @@ def write_world(folder: Path, law: Path) -> None:
 
     Args:
         folder: where to; config NAME is NAME.yaml in it.
-        law: where the law of motion that the tasks start from is to be trained, by law.yaml.
+        law: where the dynamics that the tasks start from is to be trained, by law.yaml.
     """
     if folder.exists():
         return

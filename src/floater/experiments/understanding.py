@@ -14,20 +14,23 @@ from rich.console import Console
 from transformers.utils import logging
 
 from ..errors import ArgumentError, RunError
-from ..runs.results import Results
-from ..tasks import task_of
-from ..tasks.understanding.commands import Understanding
-from ..tasks.understanding.models import attachment_folder
+from ..runs.comparison import Comparison
 from ..runs.folder import RunFolder
-from .arms import Scale, configs
-from .base import Item, Order
-from .bases import sizes
+from ..runs.results import Results
+from ..tasks import task_from_file
+from ..tasks.compare import compare, run_folders
+from ..tasks.understanding.models import attachment_folder
+from ..tasks.understanding.task import UnderstandingTask
+from ..training.run import run
+from .base import Item, Request
+from .parameter_counts import pretrained_sizes
 from .scheduler import side_by_side
 from .tiny_data import write_world
-from .understanding_tables import by_seed, compared, published, summary
+from .understanding_tables import by_seed, comparison_table, published, summary
+from .variants import Scale, configs
 
-WORLD, LAW = "world", "law"
-"""Folders of the scale smoke: what was made, and the law of motion that was trained on it."""
+WORLD, DYNAMICS = "world", "law"
+"""Folders of the scale smoke: what was made, and the dynamics that was trained on it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Recipe:
     """A config and what it is about.
 
     Attributes:
-        key: name of its folder, which `--arms` takes.
+        key: name of its folder, which `--variants` takes.
         name: of the benchmark.
         file: the config below `configs/`; at the scale smoke, its name in the made world.
     """
@@ -46,21 +49,21 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Both arms of a config with all seeds."""
+class ComparisonJob:
+    """Both variants of a config with all seeds."""
 
     label: str
-    task: Understanding
+    task: UnderstandingTask[Any, Any]
     path: Path
 
     @property
     def runs(self) -> list[RunFolder]:
         """Its runs, whether they are made or not."""
-        config = self.task.config
+        folders = run_folders(self.task, self.path)
         return [
-            RunFolder(self.path / f"{arm}-{seed}")
-            for seed in config.compare.seeds
-            for arm in config.arms()
+            folder
+            for folders_of_seed in zip(*folders.values(), strict=True)
+            for folder in folders_of_seed
         ]
 
     @property
@@ -70,15 +73,15 @@ class Comparison:
 
     def step(self) -> tuple[int, str]:
         """How many runs are finished, and how far the one is that is being made."""
-        finished = [bool(run.facts().get("finished")) for run in self.runs]
+        finished = [run.finished() for run in self.runs]
         words = "measuring" if all(finished) else "reading and encoding"
         for row in [] if all(finished) else self.runs[finished.index(False)].metrics():
             words = f"loss {row['loss']:.2f} at update {row['step']}" if "loss" in row else words
         return sum(finished), words
 
-    def compare(self, console: Console) -> dict[str, Any]:
+    def compare(self, console: Console) -> Comparison:
         """Make what is not yet made, and compare."""
-        return self.task.compare(self.path, resume=True, console=console)
+        return compare(self.task, self.path, resume=True, console=console)
 
     def perform(self, console: Console | None = None) -> None:
         """The same, in silence."""
@@ -90,105 +93,107 @@ class Comparisons(Item):
 
     trains = "RoBERTa-base"
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]]
-    laws: ClassVar[Mapping[Scale, str]] = {
+    dynamics: ClassVar[Mapping[Scale, str]] = {
         "small": "mlm/granite-256.yaml",
         "paper": "mlm/roberta-base.yaml",
     }
-    """Configs that train the law of motion which the others start from."""
+    """Configs that train the dynamics which the others start from."""
     size: str = "large"
     """Of the paper's models, the one whose numbers stand beside ours."""
 
-    def reproduce(self, order: Order) -> Results:
-        jobs = self.jobs(order)
-        found = dict(zip((job.label for job in jobs), self.compare(order, jobs), strict=True))
+    def reproduce(self, request: Request) -> Results:
+        jobs = self.jobs(request)
+        comparisons = dict(
+            zip((job.label for job in jobs), self.compare(request, jobs), strict=True)
+        )
         about = (
             f"{'; '.join(map(_data, jobs))}. The paper's numbers are of RoBERTa-{self.size}, not "
             "comparable."
         )
         return Results(
             item=self.name,
-            scale=order.scale,
-            title=f"{self.title}, scale {order.scale}",
-            summary=summary(found),
+            scale=request.scale,
+            title=f"{self.title}, scale {request.scale}",
+            summary=summary(comparisons),
             tables=[
-                compared(found, self.title, about, self.size),
-                by_seed(found),
-                published(list(found)),
+                comparison_table(comparisons, self.title, about, self.size),
+                by_seed(comparisons),
+                published(list(comparisons)),
             ],
             runs=[
-                run.path.relative_to(order.folder).as_posix() for job in jobs for run in job.runs
+                run.path.relative_to(request.folder).as_posix() for job in jobs for run in job.runs
             ],
         )
 
-    def follow(self, order: Order) -> None:
-        self.compare(order, self.jobs(order))
+    def follow(self, request: Request) -> None:
+        self.compare(request, self.jobs(request))
 
-    def check(self, order: Order) -> Results:
-        tasks = {job.label: job.task for job in self.jobs(order)}
-        table = sizes(
+    def check(self, request: Request) -> Results:
+        tasks = {job.label: job.task for job in self.jobs(request)}
+        table = pretrained_sizes(
             tasks,
-            self._task(self._law(order)),
-            f"{self.title}, scale {order.scale}: checked, not trained",
+            self._task(self._dynamics(request)),
+            f"{self.title}, scale {request.scale}: checked, not trained",
         )
-        return Results(item=self.name, scale=order.scale, title=self.title, tables=[table])
+        return Results(item=self.name, scale=request.scale, title=self.title, tables=[table])
 
-    def chosen(self, order: Order) -> list[Recipe]:
-        """The recipes of an order."""
-        known = {recipe.key: recipe for recipe in self.recipes[order.scale]}
-        for key in order.keys:
+    def chosen(self, request: Request) -> list[Recipe]:
+        """The recipes of an request."""
+        known = {recipe.key: recipe for recipe in self.recipes[request.scale]}
+        for key in request.keys:
             if key not in known:
                 raise ArgumentError(
-                    f"`--arms` must be among {', '.join(known)} ({self.name}, scale {order.scale}),"
-                    f" but has {key!r}."
+                    f"`--variants` must be among {', '.join(known)} ({self.name}, scale"
+                    f" {request.scale}), but has {key!r}."
                 )
-        return [known[key] for key in order.keys or known]
+        return [known[key] for key in request.keys or known]
 
-    def jobs(self, order: Order) -> list[Comparison]:
-        """The comparisons of an order, their settings checked.
+    def jobs(self, request: Request) -> list[ComparisonJob]:
+        """The comparisons of an request, their settings checked.
 
         At the scale smoke, their world is made first.
         """
         logging.disable_progress_bar()  # bars of loading and saving would break ours
-        if order.scale == "smoke":
-            write_world(order.folder / WORLD, order.folder / LAW)
-        changes = [*order.overrides, f"compare.seeds={list(order.seeds)}"]
+        if request.scale == "smoke":
+            write_world(request.folder / WORLD, request.folder / DYNAMICS)
+        changes = [*request.overrides, f"compare.seeds={list(request.seeds)}"]
         return [
-            Comparison(
+            ComparisonJob(
                 recipe.name,
-                self._task(self._file(order, recipe.file), changes),
-                order.folder / recipe.key,
+                self._task(self._file(request, recipe.file), changes),
+                request.folder / recipe.key,
             )
-            for recipe in self.chosen(order)
+            for recipe in self.chosen(request)
         ]
 
-    def compare(self, order: Order, jobs: Sequence[Comparison]) -> list[dict[str, Any]]:
-        """Train what is not yet trained: the law of motion first, then both arms of each config,
+    def compare(self, request: Request, jobs: Sequence[ComparisonJob]) -> list[Comparison]:
+        """Train what is not yet trained: the dynamics first, then both variants of each config,
         several configs at a time.
         """
         todo = [job for job in jobs if job.step()[0] < job.total]
         if kept := sum(job.step()[0] for job in jobs):
-            order.console.print(
+            request.console.print(
                 f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are "
                 "kept",
                 highlight=False,
                 markup=False,
             )
         for job in todo:
-            job.task.check()
-        self._pretrain(order, todo)
-        console = order.console
-        if order.workers > 1 and len(todo) > 1:
-            side_by_side(todo, order.workers, order.console)
+            job.task.check_data()
+        self._pretrain(request, todo)
+        console = request.console
+        if request.workers > 1 and len(todo) > 1:
+            side_by_side(todo, request.workers, request.console)
             console = Console(file=StringIO(), markup=False)
         return [job.compare(console) for job in jobs]
 
-    def _pretrain(self, order: Order, jobs: Sequence[Comparison]) -> None:
-        """Train the law of motion that the configs themselves name, where it is missing; one of
+    def _pretrain(self, request: Request, jobs: Sequence[ComparisonJob]) -> None:
+        """Train the dynamics that the configs themselves name, where it is missing; one of
         `--set` must be there.
         """
         own = {
-            self._task(self._file(order, recipe.file)).config.dynamics
-            for recipe in self.chosen(order)
+            self._task(self._file(request, recipe.file)).config.dynamics
+            for recipe in self.chosen(request)
         }
         for place in {job.task.config.dynamics for job in jobs} & own:
             if place is None:
@@ -196,27 +201,27 @@ class Comparisons(Item):
             try:
                 attachment_folder(place)
             except RunError:
-                law = self._law(order)
-                order.console.print(
-                    f"{place} holds no trained law of motion: it is trained first, by {law}",
+                config = self._dynamics(request)
+                request.console.print(
+                    f"{place} holds no trained dynamics: they are trained first, by {config}",
                     highlight=False,
                     markup=False,
                 )
-                self._task(law).train(place, resume=place.exists(), console=order.console)
+                run(self._task(config), place, resume=place.exists(), console=request.console)
 
-    def _law(self, order: Order) -> Path:
-        return self._file(order, self.laws.get(order.scale, LAW + ".yaml"))
+    def _dynamics(self, request: Request) -> Path:
+        return self._file(request, self.dynamics.get(request.scale, DYNAMICS + ".yaml"))
 
-    def _file(self, order: Order, name: str) -> Path:
-        return order.folder / WORLD / name if order.scale == "smoke" else configs(name)
+    def _file(self, request: Request, name: str) -> Path:
+        return request.folder / WORLD / name if request.scale == "smoke" else configs(name)
 
-    def _task(self, path: Path, changes: Sequence[str] = ()) -> Understanding:
-        found = task_of(path, changes)
-        assert isinstance(found, Understanding)
-        return found
+    def _task(self, path: Path, changes: Sequence[str] = ()) -> UnderstandingTask[Any, Any]:
+        task = task_from_file(path, changes)
+        assert isinstance(task, UnderstandingTask)
+        return task
 
 
-def _data(job: Comparison) -> str:
+def _data(job: ComparisonJob) -> str:
     facts = job.runs[0].facts()
     parts = {
         name: next(part[key] for key in ("rows", "questions") if key in part)
@@ -235,13 +240,13 @@ _GLUE = {
 }
 
 
-class Glue(Comparisons):
+class GlueTable(Comparisons):
     """Eight tasks of one or two sentences."""
 
     name = "glue"
     title = "GLUE with and without FLOATER (Table 3)"
     size = "base"
-    laws: ClassVar[Mapping[Scale, str]] = {**Comparisons.laws, "small": "mlm/granite.yaml"}
+    dynamics: ClassVar[Mapping[Scale, str]] = {**Comparisons.dynamics, "small": "mlm/granite.yaml"}
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]] = {
         "smoke": _glue("", {key: _GLUE[key] for key in ("cola", "sst2", "stsb", "rte")}),
         "small": _glue("glue/small/", _GLUE),
@@ -249,7 +254,7 @@ class Glue(Comparisons):
     }
 
 
-class Race(Comparisons):
+class RaceTable(Comparisons):
     """Four options a question."""
 
     name = "race"
@@ -261,7 +266,7 @@ class Race(Comparisons):
     }
 
 
-class Squad(Comparisons):
+class SquadTable(Comparisons):
     """Answers as spans, and questions without one."""
 
     name = "squad"

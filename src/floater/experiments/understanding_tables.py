@@ -5,11 +5,11 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ..runs.comparison import Comparison
 from ..runs.results import Cell, Paper, Table
-from ..tasks.understanding.tables import conclusions, rows
-from .tables import mean
+from ..tasks.understanding.comparison_tables import conclusions
+from .result_tables import mean
 
 Published = Mapping[str, Mapping[str, tuple[float, float]]]
 """The paper's numbers, of RoBERTa and of FLOATER: by size of the model ("base", "large"), then by
@@ -23,7 +23,7 @@ def _accuracy(
     return {"base": {measure: base}, "large": {measure: large}}
 
 
-PAPER: dict[str, Published] = {
+PUBLISHED: dict[str, Published] = {
     "CoLA": _accuracy((63.6, 63.4), (68.0, 69.0), "matthews"),
     "SST-2": _accuracy((94.8, 95.1), (96.4, 96.7)),
     "MRPC": _accuracy((88.2, 89.0), (90.9, 91.4)),
@@ -39,30 +39,32 @@ PAPER: dict[str, Published] = {
 """Tables 3 (GLUE), 4 (RACE, test) and 5 (SQuAD, dev) of the paper, by benchmark."""
 
 
-def compared(found: Mapping[str, dict[str, Any]], title: str, note: str, size: str) -> Table:
-    """Both arms on every set and measure.
+def comparison_table(
+    comparisons: Mapping[str, Comparison], title: str, note: str, size: str
+) -> Table:
+    """Base and variants on every test set and measure.
 
     Args:
-        found: comparisons, by the name of their benchmark.
+        comparisons: by the name of their benchmark.
         title: of the table.
         note: on what it was measured, and what the paper's numbers are of.
         size: of the paper's models whose numbers stand beside ours.
     """
-    made: list[list[Cell]] = []
-    for name, comparison in found.items():
-        for row in rows([comparison]):
-            theirs = PAPER[name][size].get(row["measure"])
-            made.append(
+    rows: list[list[Cell]] = []
+    for name, comparison in comparisons.items():
+        for row in comparison.rows:
+            theirs = PUBLISHED[name][size].get(row.measure)
+            rows.append(
                 [
                     name,
-                    row["set"],
-                    row["measure"],
-                    row["base"],
-                    row["other"],
-                    row["difference"],
-                    f"{row['low']:+.2f} to {row['high']:+.2f}",
-                    f"{row['p_value']:.3f}",
-                    row["examples"],
+                    row.test_set,
+                    row.measure,
+                    row.base,
+                    row.other,
+                    row.difference,
+                    f"{row.low:+.2f} to {row.high:+.2f}",
+                    f"{row.p_value:.3f}",
+                    row.examples,
                     *([None, None] if theirs is None else map(_paper, theirs)),
                 ]
             )
@@ -86,26 +88,26 @@ def compared(found: Mapping[str, dict[str, Any]], title: str, note: str, size: s
             ),
             *("paper, without", "paper, FLOATER"),
         ],
-        rows=made,
+        rows=rows,
     )
 
 
-def by_seed(found: Mapping[str, dict[str, Any]]) -> Table:
+def by_seed(comparisons: Mapping[str, Comparison]) -> Table:
     """How runs differ by their seeds, on the main measures, and how long they took."""
-    made: list[list[Cell]] = []
-    for name, comparison in found.items():
-        for row in (row for row in rows([comparison]) if row["main"]):
-            arms = comparison["base"], row["arm"]
+    rows: list[list[Cell]] = []
+    for name, comparison in comparisons.items():
+        for row in (row for row in comparison.rows if row.measure == comparison.main):
+            variants = comparison.base, row.variant
             seconds = [
-                [one for one in comparison["training_seconds"][arm] if one is not None]
-                for arm in arms
+                [value for value in comparison.training_seconds[variant] if value is not None]
+                for variant in variants
             ]
-            made.append(
+            rows.append(
                 [
-                    f"{name}, {row['set']}",
-                    row["measure"],
-                    len(comparison["seeds"]),
-                    *(mean(row["seeds"][arm]) for arm in arms),
+                    f"{name}, {row.test_set}",
+                    row.measure,
+                    len(comparison.seeds),
+                    *(mean(row.seeds[variant]) for variant in variants),
                     *(mean(values) if values else None for values in seconds),
                 ]
             )
@@ -116,13 +118,13 @@ def by_seed(found: Mapping[str, dict[str, Any]]) -> Table:
             "other things."
         ),
         columns=["task", "measure", "seeds", "without", "FLOATER", "without, s", "FLOATER, s"],
-        rows=made,
+        rows=rows,
     )
 
 
 def published(names: Sequence[str]) -> Table:
     """What the paper itself has of these benchmarks."""
-    made: list[list[Cell]] = [
+    rows: list[list[Cell]] = [
         [
             name,
             size,
@@ -132,7 +134,7 @@ def published(names: Sequence[str]) -> Table:
             _paper(round(with_flow - without, 1)),
         ]
         for name in names
-        for size, measures in PAPER[name].items()
+        for size, measures in PUBLISHED[name].items()
         for measure, (without, with_flow) in measures.items()
     ]
     return Table(
@@ -142,22 +144,30 @@ def published(names: Sequence[str]) -> Table:
             "RoBERTa's own paper."
         ),
         columns=["task", "size", "measure", "without", "FLOATER", "difference"],
-        rows=made,
+        rows=rows,
     )
 
 
-def summary(found: Mapping[str, dict[str, Any]]) -> list[str]:
+def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
     """Wins and losses, ours and the paper's, and what was seen before training."""
-    ours = conclusions([{**comparison, "name": name} for name, comparison in found.items()])
+    ours = conclusions(
+        [comparison.model_copy(update={"name": name}) for name, comparison in comparisons.items()]
+    )
     return [
         *ours,
-        *(line for size in ("base", "large") if (line := _counted(list(found), size)) is not None),
+        *(
+            line
+            for size in ("base", "large")
+            if (line := _counted(list(comparisons), size)) is not None
+        ),
     ]
 
 
 def _counted(names: Sequence[str], size: str) -> str | None:
     """The paper's wins on the measures that count: the first of each benchmark."""
-    pairs = [next(iter(PAPER[name][size].values())) for name in names if size in PAPER[name]]
+    pairs = [
+        next(iter(PUBLISHED[name][size].values())) for name in names if size in PUBLISHED[name]
+    ]
     if not pairs:
         return None
     wins, losses = (

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..runs.results import Figure
 from .load import Run
 from .markup import Shown, details, element, table, text
-from ..runs.results import Figure
 from .summary import label, metrics_of, tests_of
 
 POINTS = 300

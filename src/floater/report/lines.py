@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .figures import grid, save
 from ..runs.results import Figure
+from .figures import grid, save
 
 _MARKS = "osD^vPX*"
 

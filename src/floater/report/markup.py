@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .load import Score
 from ..runs.results import Mean, Paper
+from .load import Score
 
 Shown = str | int | float | Mean | Paper | Score | None
 

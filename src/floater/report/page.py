@@ -11,11 +11,11 @@ from pathlib import Path
 from string import Template
 
 from ..files import write_text
+from ..runs.results import Results
 from . import charts, packing, sections
 from .charts import Charts
 from .load import Material, gather
 from .markup import data, element, paragraphs, text
-from ..runs.results import Results
 from .summary import sentences, tests_of
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from ..runs.results import Results
 from .charts import Charts, of_results
 from .load import Comparison, Run, number, whole
 from .markup import Shown, details, element, table, text
 from .packing import site_facts
-from ..runs.results import Results
 from .summary import label, metrics_of, signed, tests_of
 
 

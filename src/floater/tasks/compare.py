@@ -57,6 +57,7 @@ def compare_configs(
     if len(tasks) > 1:
         for name, task in tasks.items():
             task.check(out / name)
+            task.check_data()
     table = markdown(
         [compare(task, out / name, resume=resume, console=console) for name, task in tasks.items()]
     )

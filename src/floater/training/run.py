@@ -39,6 +39,7 @@ def run(
         console: where to print progress; stderr by default.
     """
     printer = main_console(console)
+    task.check(path)
     task = task.ready(path / "head", printer)
     with (
         in_use(path, "train", create=True),

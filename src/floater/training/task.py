@@ -104,11 +104,14 @@ class Task(ABC, Generic[Data]):
     # Before training ------------------------------------------------------------------------------
 
     def check(self, path: Path) -> None:
-        """Raise an error for everything that would stop this run and can be known in advance.
+        """Raise an error for what would stop this run and can be found out quickly.
 
         Args:
             path: the run folder, which need not exist.
         """
+
+    def check_data(self) -> None:
+        """Read all data, to find mistakes in the files before hours are spent on other runs."""
 
     def ready(self, path: Path, console: Console) -> Task[Data]:
         """Create what this task needs before it can run.

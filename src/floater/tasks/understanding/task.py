@@ -91,6 +91,8 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
 
     def check(self, path: Path) -> None:
         locate(self.config.model.name)
+
+    def check_data(self) -> None:
         self.splits()
 
     def resolve(self) -> UnderstandingTask[S, F]:

@@ -1,4 +1,4 @@
-"""What is compared: the arms of an experiment, and their settings at each scale."""
+"""What is compared: the variants of an experiment, and their settings at each scale."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..recipes import changed, merge, read
-from ..tasks.translation.config import TranslationConfig
+from ..runs.results import Paper
+from ..tasks import task_from
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """One row of a comparison.
 
     Attributes:
         key: name of its folder, and the end of the names of its config files.
         name: what tables call it.
-        after: key of the arm whose run it is warm-started from.
+        after: key of the variant whose run it is warm-started from.
         paper: the paper's own numbers, by column.
         settings: what differs from the config of its key.
     """
@@ -34,8 +35,13 @@ class Arm:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+def paper(variant: Variant, column: str) -> Paper | None:
+    """The paper's number of a variant, if it has one."""
+    return Paper(paper=variant.paper[column]) if column in variant.paper else None
+
+
 _FLOW = {"kind": "flow", "zero_init": False, "initial_scale": 0.1}
-POSITIONS: dict[str, dict[str, Any]] = {
+EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "sinusoidal-blocks": {"encoder": {"kind": "sinusoidal", "block_term": True}, "sites": "blocks"},
     "sinusoidal-more": {},
@@ -61,12 +67,12 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "flow-qkv": {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
     "flow-qkv-scratch": {"encoder": _FLOW, "sites": "qkv"},
 }
-"""Positions of the arms on embedded data; at the other scales the config files have them."""
+"""Positions of the variants on embedded data; at the other scales the config files have them."""
 
 
 def embedded(key: str, **changes: Any) -> dict[str, Any]:
-    """Settings of an arm on the embedded corpus, of a size that learns within seconds; `changes`
-    are merged in.
+    """Settings of a variant on the embedded corpus, of a size that learns within seconds;
+    `changes` are merged in.
     """
     base: dict[str, Any] = {
         "task": "translation",
@@ -90,7 +96,7 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
             "heads": 2,
             "dropout": 0.0,
         },
-        "positions": POSITIONS[key],
+        "positions": EMBEDDED_POSITIONS[key],
         "training": {
             "updates": 30,
             "batch_tokens": 1024,
@@ -128,21 +134,21 @@ def configs(name: str) -> Path:
 
 
 HOUR = {"training": {"updates": 2000}}
-"""What lets all arms of an item at the scale small be done within an hour on two cores; a later
+"""What lets all variants of an item at the scale small be done within an hour on two cores; a later
 start may ask for more updates.
 """
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the settings of an experiment's arms come from.
+    """Where the settings of an experiment's variants come from.
 
     Attributes:
-        small, paper: names of config files below `configs/`, with {key} in them where each arm has
-            its own.
+        small, paper: names of config files below `configs/`, with {key} in them where each variant
+            has its own.
         hurried: what differs at the scale small, where the config files would take too long.
-        positions: at the scale smoke, the key in `POSITIONS` that all arms start from; each its own
-            unless given.
+        positions: at the scale smoke, the key in `EMBEDDED_POSITIONS` that all variants start from;
+            each its own unless given.
     """
 
     small: str
@@ -150,17 +156,17 @@ class Sources:
     positions: str | None = None
     hurried: Mapping[str, Any] = field(default_factory=dict)
 
-    def offers(self, arm: Arm, scale: Scale) -> bool:
-        """Whether there are settings for an arm at a scale; whether they are right is another
+    def offers(self, variant: Variant, scale: Scale) -> bool:
+        """Whether there are settings for a variant at a scale; whether they are right is another
         question.
         """
         if scale == "smoke":
-            return (self.positions or arm.key) in POSITIONS
-        return _config(self._file(arm, scale)) is not None
+            return (self.positions or variant.key) in EMBEDDED_POSITIONS
+        return _config(self._file(variant, scale)) is not None
 
     def by_key(self, scale: Scale) -> bool:
-        """Whether each arm has settings of its own at a scale, so that there may be more arms than
-        an item lists.
+        """Whether each variant has settings of its own at a scale, so that there may be more
+        variants than an item lists.
         """
         return (
             self.positions is None
@@ -168,26 +174,28 @@ class Sources:
             else "{key}" in (self.small if scale == "small" else self.paper)
         )
 
-    def _file(self, arm: Arm, scale: Scale) -> str:
-        return (self.small if scale == "small" else self.paper).format(key=arm.key)
+    def _file(self, variant: Variant, scale: Scale) -> str:
+        return (self.small if scale == "small" else self.paper).format(key=variant.key)
 
-    def settings(self, arm: Arm, scale: Scale, overrides: Sequence[str] = ()) -> dict[str, Any]:
-        """The settings of an arm at a scale, without seed and warm start."""
+    def settings(
+        self, variant: Variant, scale: Scale, overrides: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """The settings of a variant at a scale, without seed and warm start."""
         found = (
-            embedded(self.positions or arm.key)
+            embedded(self.positions or variant.key)
             if scale == "smoke"
-            else read(configs(self._file(arm, scale)))
+            else read(configs(self._file(variant, scale)))
         )
-        found = merge(merge(found, self.hurried if scale == "small" else {}), arm.settings)
+        found = merge(merge(found, self.hurried if scale == "small" else {}), variant.settings)
         found.pop("init_from", None)
         found = changed(found, overrides)
         try:
-            TranslationConfig(**found)
+            task_from(found)
         except ConfigError as error:
             where = (
-                f"the settings of {arm.name}"
+                f"the settings of {variant.name}"
                 if scale == "smoke"
-                else f"configs/{self._file(arm, scale)}"
+                else f"configs/{self._file(variant, scale)}"
             )
             raise ConfigError(f"{where}: {error}") from None
         return found

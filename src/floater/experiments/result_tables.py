@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
-from ..runs.results import Figure, Mean, Paper, Results, Series, Table
 from ..runs.folder import RunFolder
-from .arms import Arm
+from ..runs.results import Figure, Mean, Paper, Results, Series, Table
+from ..runs.scores import Score
 from .scheduler import Runs
+from .variants import Variant
 
 
 def mean(values: Iterable[float]) -> Mean:
@@ -28,15 +29,21 @@ def mean(values: Iterable[float]) -> Mean:
     )
 
 
-def score(run: RunFolder, metric: str, label: str | None = None) -> float | None:
-    """What a run scored on its test set, or in one bin of it; None for a bin without a sentence."""
-    part = _part(run, label)
-    return float(part[metric]["score"]) if metric in part else None
+def score(run: RunFolder, measure: str, label: str | None = None) -> float | None:
+    """The score of a run on its test set, or in one bin of it; None for an empty bin."""
+    value = _score(run, measure, label)
+    return None if value is None else value.score
 
 
-def _part(run: RunFolder, label: str | None) -> dict[str, Any]:
-    scores: dict[str, Any] = run.scores()["test"]
-    return scores if label is None else scores["bins"][label]
+def _score(run: RunFolder, measure: str, label: str | None) -> Score | None:
+    test = run.scores().sets["test"]
+    scores = test.scores if label is None else test.bins[label].scores
+    return scores.get(measure)
+
+
+def test_data(runs: Runs) -> str:
+    """Where the test set comes from."""
+    return str(next(iter(runs.values()))[0].scores().sets["test"].data["from"])
 
 
 def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> Mean | None:
@@ -48,9 +55,7 @@ def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> 
 def bins(runs: Runs) -> dict[str, int]:
     """The bins of source length, and how many sentences each holds."""
     first = next(iter(runs.values()))[0]
-    return {
-        label: int(part["pairs"]) for label, part in first.scores()["test"].get("bins", {}).items()
-    }
+    return {label: bin.examples for label, bin in first.scores().sets["test"].bins.items()}
 
 
 def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
@@ -61,22 +66,24 @@ def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
     return found[0] if len(set(found)) == 1 else mean(found)
 
 
-def by_length(arms: Sequence[Arm], runs: Runs, metric: str, title: str, label: str) -> Figure:
-    """A figure: a score in each bin of source length, a line an arm; over one seed with the
+def by_length(
+    variants: Sequence[Variant], runs: Runs, metric: str, title: str, label: str
+) -> Figure:
+    """A figure: a score in each bin of source length, a line a variant; over one seed with the
     interval of its sentences.
     """
     names = list(bins(runs))
     series = []
-    for arm in arms:
-        cells = [scored(runs[arm.key], metric, name) for name in names]
+    for variant in variants:
+        cells = [scored(runs[variant.key], metric, name) for name in names]
         spreads = [
-            _spread(runs[arm.key], cell, metric, name)
+            _spread(runs[variant.key], cell, metric, name)
             for cell, name in zip(cells, names, strict=True)
         ]
         pairs = list(zip(cells, spreads, strict=True))
         series.append(
             Series(
-                name=arm.name,
+                name=variant.name,
                 y=[None if cell is None else cell.mean for cell in cells],
                 low=[
                     None if cell is None or spread is None else cell.mean - spread
@@ -98,26 +105,23 @@ def _spread(
 ) -> float | None:
     if cell is None or cell.deviation is not None:
         return None if cell is None else cell.deviation
-    found: float | None = _part(runs[0], label)[metric]["interval"]
-    return found
+    value = _score(runs[0], metric, label)
+    return None if value is None else value.interval
 
 
 def against(base: RunFolder, other: RunFolder) -> str:
     """A paired bootstrap of two runs, in a few words; kept in the scores of the other run."""
     from ..tasks.translation.evaluation import compare  # noqa: PLC0415  (torch is slow to import)
 
-    name = f"test against {base.path.name}"
-    found = other.scores().get(name) or compare(base, other, "test")
-    other.add_scores(name, found)
+    recorded = other.scores().paired
+    paired = next((test for test in recorded if test.against == base.path.name), None)
+    if paired is None:
+        paired = compare(base, other, "test")
+        other.add_paired([paired])
     return (
-        f"{found['difference']:+.2f} ({found['low']:+.2f} to {found['high']:+.2f}, p = "
-        f"{found['p_value']:.3f})"
+        f"{paired.difference:+.2f} ({paired.low:+.2f} to {paired.high:+.2f}, p = "
+        f"{paired.p_value:.3f})"
     )
-
-
-def paper(arm: Arm, column: str) -> Paper | None:
-    """The paper's own number, where it has one."""
-    return Paper(paper=arm.paper[column]) if column in arm.paper else None
 
 
 def show(results: Results, console: Console) -> None:
@@ -204,15 +208,15 @@ def _number(value: float) -> str:
 
 
 def verdict(
-    arms: Sequence[Arm], runs: Runs, metric: str, name: str, label: str | None = None
+    variants: Sequence[Variant], runs: Runs, metric: str, name: str, label: str | None = None
 ) -> str | None:
     """Who leads, and whether by more than the spread: that of the seeds, or for one seed the
     interval over sentences.
     """
     found = [
-        (cell.mean, _spread(runs[arm.key], cell, metric, label) or 0.0, arm.name)
-        for arm in arms
-        if (cell := scored(runs[arm.key], metric, label)) is not None
+        (cell.mean, _spread(runs[variant.key], cell, metric, label) or 0.0, variant.name)
+        for variant in variants
+        if (cell := scored(runs[variant.key], metric, label)) is not None
     ]
     if not found:
         return None
@@ -221,7 +225,7 @@ def verdict(
         return f"{first[2]} has {name} {first[0]:.1f}"
     second = rest[0]
     if first[0] == second[0]:
-        return f"no arm leads; the highest {name} is {first[0]:.1f}"
+        return f"no variant leads; the highest {name} is {first[0]:.1f}"
     close = " (no more than their spread)" if first[0] - second[0] <= first[1] + second[1] else ""
     return (
         f"{first[2]} leads with {name} {first[0]:.1f}, before {second[2]} with "
