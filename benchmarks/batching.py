@@ -36,11 +36,12 @@ from transformers import (
 from floater import recipes
 from floater.attachments import attachment
 from floater.files import write_text
-from floater.tasks.translation import preparing, run
+from floater.runs.folder import RunFolder
+from floater.tasks.translation import preparing
 from floater.tasks.translation.batches import TokenBatches
 from floater.tasks.translation.config import TranslationConfig
-from floater.tasks.translation.trainer import make_trainer
-from floater.runs.folder import RunFolder
+from floater.tasks.translation.task import TranslationTask, make_model
+from floater.training.build_trainer import build_trainer
 
 console = Console(stderr=True)
 
@@ -107,9 +108,10 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     quiet = {"evaluate_every": 10**6, "save_every": 10**6, "log_every": 10**6, "tensorboard": False}
     config = config.model_copy(update={"training": config.training.model_copy(update=quiet)})
     folder = RunFolder(place / "run")
+    task = TranslationTask(config)
     prepared = preparing.prepare(config, folder)
     set_seed(0)
-    ours = run.make_model(config, prepared.vocabulary)
+    ours = make_model(config, prepared.vocabulary)
     batches = TokenBatches(prepared.train.lengths(), config.training.batch_tokens, 0)
     rows = round(
         len(prepared.train) / len(batches)
@@ -120,7 +122,7 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
     for number in track(range(arguments.rounds + 1), description="rounds", console=console):
         for name in random.sample(list(rates), 2):
             if name == "floater":
-                trainer: Any = make_trainer(config, ours, prepared, folder, Console(quiet=True))
+                trainer: Any = build_trainer(task, prepared, ours, folder, Console(quiet=True))
                 folder.path.mkdir(exist_ok=True)
             else:
                 trainer = plain_trainer(config, plain, prepared, rows, place / "plain", number)

@@ -10,6 +10,11 @@ from typing import Any
 
 import yaml
 
+from floater.runs.folder import RunFolder
+from floater.tasks.translation.config import TranslationConfig
+from floater.tasks.translation.task import TranslationTask
+from floater.training.run import run
+
 WORDS = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 
 
@@ -76,3 +81,8 @@ def write_config(folder: Path, **changes: Any) -> Path:
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(settings(folder, **changes)), encoding="utf-8")
     return path
+
+
+def train(config: TranslationConfig, path: Path, *, resume: bool = False) -> RunFolder:
+    """Train a translation run."""
+    return run(TranslationTask(config), path, resume=resume)

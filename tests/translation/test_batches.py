@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from floater.tasks.translation.batches import Collate, Examples, TokenBatches
 from floater.training.loader import EpochLoader
+from floater.training.world import World
 
 
 def lengths(count: int = 500, seed: int = 0) -> np.ndarray:
@@ -51,7 +52,7 @@ def test_epochs_differ_in_order_and_in_company_but_not_in_shapes() -> None:
 def test_processes_share_the_batches_out_and_take_equally_many() -> None:
     sizes = lengths()
     whole = TokenBatches(sizes, 300, 7, together=6)
-    parts = [TokenBatches(sizes, 300, 7, processes=3, process=i, together=6) for i in range(3)]
+    parts = [TokenBatches(sizes, 300, 7, world=World(3, i), together=6) for i in range(3)]
     for part in (whole, *parts):
         part.set_epoch(4)
     shares = [list(part) for part in parts]

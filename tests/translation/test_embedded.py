@@ -7,7 +7,7 @@ import pytest
 
 from floater.errors import ConfigError, DataError
 from floater.tasks.translation import corpus
-from floater.tasks.translation.config import DataConfig, Split
+from floater.tasks.translation.config import SplitFiles, TranslationDataConfig
 from floater.tasks.translation.embedded import LANGUAGES, Embedded, Lines, generate, spell
 from floater.tasks.translation.scoring import exact_match
 
@@ -84,14 +84,14 @@ def test_a_part_that_cannot_differ_from_training_is_refused() -> None:
 
 
 def test_it_is_a_source_of_data_beside_files_and_hub(tmp_path: Path) -> None:
-    found = corpus.load(DataConfig(source="en", target="de", embedded=CORPUS), "test")
+    found = corpus.load(TranslationDataConfig(source="en", target="de", embedded=CORPUS), "test")
     assert found is not None
     assert found.fingerprint()["from"] == "embedded number, date, time, seed 0, test"
     assert len(found) == 20
     with pytest.raises(ConfigError, match=r"give one of `train` .*, `hub` .* and `embedded`"):
-        DataConfig(source="en", target="de")
+        TranslationDataConfig(source="en", target="de")
     with pytest.raises(DataError, match="written in en, de, fr, but 'it' was asked for"):
-        corpus.load(DataConfig(source="en", target="it", embedded=CORPUS), "train")
+        corpus.load(TranslationDataConfig(source="en", target="it", embedded=CORPUS), "train")
     with pytest.raises(ConfigError, match=r"`shortest` must not exceed `longest` \(4\), but is 5"):
         Lines(pairs=1, shortest=5)
 
@@ -101,8 +101,10 @@ def test_several_tsv_files_are_joined(tmp_path: Path) -> None:
     for number in range(2):
         paths.append(tmp_path / f"{number}.tsv")
         paths[-1].write_text(f"en\tde\none {number}\teins {number}\n", encoding="utf-8")
-    split = Split(tsv=tuple(paths))
-    found = corpus.load(DataConfig(source="en", target="de", train=split, valid=split), "train")
+    split = SplitFiles(tsv=tuple(paths))
+    found = corpus.load(
+        TranslationDataConfig(source="en", target="de", train=split, valid=split), "train"
+    )
     assert found is not None
     assert found.target == ["eins 0", "eins 1"]
     assert found.name == f"{paths[0]} + {paths[1]}"
@@ -110,7 +112,9 @@ def test_several_tsv_files_are_joined(tmp_path: Path) -> None:
 
 def test_sources_can_be_held_shorter_than_targets() -> None:
     source, target = [[1] * 4, [1] * 5, [1] * 3], [[1] * 8, [1] * 3, [1] * 9]
-    data = DataConfig(source="en", target="de", embedded=CORPUS, max_tokens=8, max_source_tokens=4)
+    data = TranslationDataConfig(
+        source="en", target="de", embedded=CORPUS, max_tokens=8, max_source_tokens=4
+    )
     assert corpus.usable(data, source, target) == [0]
 
 

@@ -8,13 +8,13 @@ import torch
 
 from floater.attachments import attachment
 from floater.errors import ConfigError
-from floater.tasks.translation import run
 from floater.tasks.translation.config import (
     JitterConfig,
-    PositionsConfig,
     TranslationConfig,
+    TranslationPositions,
     VocabularyConfig,
 )
+from floater.tasks.translation.task import make_model
 from floater.tasks.translation.vocabulary import learn
 
 from .corpora import pairs, settings
@@ -30,7 +30,7 @@ def times_seen(folder: Path, **jitter: float) -> list[torch.Tensor]:
         **settings(folder, positions={**FLOW, "jitter": jitter}, model={"dropout": 0.0})
     )
     words = learn([line for side in pairs(200, 0) for line in side], VocabularyConfig(size=300))
-    model = run.make_model(config, words)
+    model = make_model(config, words)
     model.jitter = config.positions.jitter
     seen: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     made = attachment(model)
@@ -74,4 +74,4 @@ def test_no_jitter_is_plain_training(tmp_path: Path) -> None:
 )
 def test_encoders_without_times_in_between_are_refused(positions: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="`jitter` needs an encoder that serves any time"):
-        PositionsConfig(**positions, jitter=JitterConfig(offset=3))
+        TranslationPositions(**positions, jitter=JitterConfig(offset=3))

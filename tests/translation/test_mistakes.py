@@ -13,8 +13,8 @@ from command_line import mistake as run
 from floater import recipes
 from floater.errors import DataError
 from floater.files import read_lines
-from floater.tasks.translation import commands, corpus
-from floater.tasks.translation.config import DataConfig, Hub
+from floater.tasks.translation import corpus, translate
+from floater.tasks.translation.config import TranslationDataConfig, TranslationHub
 
 from .corpora import write_config
 
@@ -195,13 +195,13 @@ def test_hub_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
-    data = DataConfig(source="en", target="de", hub=Hub())
+    data = TranslationDataConfig(source="en", target="de", hub=TranslationHub())
     found = corpus.load(data, "valid")
     assert found is not None
     assert list(found) == [("dog 0", "Hund 0"), ("dog 1", "Hund 1"), ("dog 2", "Hund 2")]
     assert asked == [("wmt/wmt14", "de-en", "validation")]
     with pytest.raises(DataError, match="must have the language 'fr', but has de, en"):
-        corpus.load(DataConfig(source="en", target="fr", hub=Hub()), "test")
+        corpus.load(TranslationDataConfig(source="en", target="fr", hub=TranslationHub()), "test")
 
     def unreachable(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach the hub")
@@ -228,4 +228,4 @@ def test_settings_on_the_command_line_add_up(tmp_path: Path) -> None:
 
 def test_standard_input_that_is_not_text() -> None:
     with pytest.raises(DataError, match="Standard input, line 2: must be UTF-8"):
-        list(commands._typed(io.BytesIO(b"good\nb\xffd\n")))
+        list(translate._decoded(io.BytesIO(b"good\nb\xffd\n")))

@@ -21,15 +21,19 @@ import floater
 from command_line import mistake, said
 from floater import files
 from floater.errors import ConfigError, RunError
-from floater.tasks.translation import commands, evaluation, run
-from floater.tasks.translation.config import DecodingConfig, TranslationConfig
-from floater.training import locking
-from floater.training.average import average
-from floater.runs.locks import LOCK, in_use
+from floater.runs import locks
 from floater.runs.folder import RunFolder
-from floater.training.trainer import SafeTrainer, checkpoints, sweep, verify
+from floater.runs.locks import LOCK, in_use
+from floater.runs.scores import Score, SetScores
+from floater.tasks.translation import evaluation
+from floater.tasks.translation import task as translation
+from floater.tasks.translation.averaging import AVERAGED, average_run
+from floater.tasks.translation.config import DecodingConfig, TranslationConfig
+from floater.training.average import average
+from floater.training.checkpoints import checkpoints, remove_incomplete, verify
+from floater.training.trainer import SafeTrainer
 
-from .corpora import settings, write_config
+from .corpora import settings, train, write_config
 from .damages import DAMAGES, command, copied
 
 FLOW = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1}, "sites": "blocks"}
@@ -40,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, beside its config."""
     folder = tmp_path_factory.mktemp("whole")
     config = write_config(folder, positions=FLOW)
-    run.train(TranslationConfig(**settings(folder, positions=FLOW)), folder / "run")
+    train(TranslationConfig(**settings(folder, positions=FLOW)), folder / "run")
     assert config.exists()
     return folder / "run"
 
@@ -77,7 +81,7 @@ def test_a_run_that_diverges_stops_in_one_line(
     assert "Lower `training.lr` (now 1e+12)" in found
     folder = RunFolder(tmp_path / "run")
     assert not folder.model.exists()
-    assert not folder.scores()
+    assert not folder.scores().sets
     assert all(row.get("loss") != 0 for row in folder.metrics())
     for kept in checkpoints(folder.checkpoints):
         assert all(
@@ -115,13 +119,15 @@ def test_each_thing_that_must_be_finite_is_looked_at(
         monkeypatch.setattr(SafeTrainer, "_save_checkpoint", broken)
         message = "after update 4 must be finite, but is nan"
     else:
-        from floater.tasks.translation import trainer  # noqa: PLC0415
-
-        monkeypatch.setattr(trainer, "validate", lambda *args: {"loss": float("nan"), "bleu": 0.0})
+        monkeypatch.setattr(
+            translation, "validate", lambda *args: {"loss": float("nan"), "bleu": 0.0}
+        )
         message = "The validation loss after update 3 must be finite, but is nan"
     config = TranslationConfig(**settings(tmp_path, training={"evaluate_every": 3}))
-    with pytest.raises(RunError, match=f"{message}.*checkpoint-2 is the last good one and is kept"):
-        run.train(config, tmp_path / "run")
+    with pytest.raises(
+        RunError, match=f"{message}.*checkpoint-2 is the last good checkpoint and is kept"
+    ):
+        train(config, tmp_path / "run")
     assert [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")] == ["checkpoint-2"]
     assert not (tmp_path / "run" / "model").exists()
 
@@ -303,10 +309,10 @@ def test_evaluations_share_a_folder_and_training_waits_for_them(tmp_path: Path) 
 def test_without_locks_of_the_system_a_dead_process_is_told_by_number_and_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "fcntl", None)
+    monkeypatch.setattr(locks, "fcntl", None)
     me = {
         "process": os.getpid(),
-        "began": locking._beginning(os.getpid()),
+        "began": locks._beginning(os.getpid()),
         "host": socket.gethostname(),
         "since": "now",
     }
@@ -346,15 +352,18 @@ ADD = """
 import sys
 from pathlib import Path
 from floater.runs.folder import RunFolder
+from floater.runs.scores import Score, SetScores
 for i in range(40):
-    RunFolder(Path(sys.argv[1])).add_scores(f"{sys.argv[2]}{i}", {"bleu": i})
+    scores = SetScores(scores={"bleu": Score(score=i)})
+    RunFolder(Path(sys.argv[1])).add_scores(f"{sys.argv[2]}{i}", scores)
 """
 
 
 def test_scores_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:
     adders = [subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path), name]) for name in "ab"]
     assert [one.wait() for one in adders] == [0, 0]
-    assert set(RunFolder(tmp_path).scores()) == {f"{name}{i}" for name in "ab" for i in range(40)}
+    expected = {f"{name}{i}" for name in "ab" for i in range(40)}
+    assert set(RunFolder(tmp_path).scores().sets) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
 
 
@@ -377,34 +386,30 @@ def test_an_average_replaces_only_what_an_earlier_one_of_the_run_wrote(
     with pytest.raises(
         RunError, match="exists and is not an averaged model of this run; choose a new folder"
     ):
-        commands.average(folder.path, 1, mine)
+        average_run(folder, 1, mine)
     assert (mine / "tokenizer.json").exists()
     out = tmp_path / "out"
     for count in (1, 2):
-        commands.average(folder.path, count, out)
-    assert json.loads((out / evaluation.AVERAGED).read_text())["checkpoints"] == [
-        path.name for path in chosen
-    ]
+        average_run(folder, count, out)
+    assert json.loads((out / AVERAGED).read_text())["checkpoints"] == [path.name for path in chosen]
     with pytest.raises(RunError, match="is an averaged model of another run"):
-        commands.average(other, 1, out)
+        average_run(RunFolder(other), 1, out)
     (out / "tokenizer.json").write_text("{}")
-    with pytest.raises(RunError, match=r"holds tokenizer\.json too, which would be lost"):
-        commands.average(folder.path, 1, out)
+    with pytest.raises(RunError, match=r"also holds tokenizer\.json, which would be lost"):
+        average_run(folder, 1, out)
     assert (out / "tokenizer.json").exists()
 
 
 def test_patience_that_ends_before_the_first_save_leaves_a_finished_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from floater.tasks.translation import trainer  # noqa: PLC0415
-
-    monkeypatch.setattr(trainer, "validate", lambda *args: {"loss": 1.0, "bleu": 0.0})
+    monkeypatch.setattr(translation, "validate", lambda *args: {"loss": 1.0, "bleu": 0.0})
     training = {"patience": 1, "evaluate_every": 1, "save_every": 100, "updates": 50, "average": 1}
     config = TranslationConfig(**settings(tmp_path, training=training))
-    folder = run.train(config, tmp_path / "run")
+    folder = train(config, tmp_path / "run")
     assert [path.name for path in checkpoints(folder.checkpoints)] == ["checkpoint-2"]
-    assert folder.scores()["test"]
-    assert run.train(config, tmp_path / "run", resume=True).facts()["updates"] == 2
+    assert folder.scores().sets["test"].scores
+    assert train(config, tmp_path / "run", resume=True).facts()["updates"] == 2
 
 
 FULL = {
@@ -490,10 +495,10 @@ def test_metrics_of_a_start_that_saved_nothing_are_made_again(
     with monkeypatch.context() as patch:
         patch.setattr(SafeTrainer, "_save_checkpoint", stop)
         with pytest.raises(KeyboardInterrupt):
-            run.train(config, tmp_path / "run")
+            train(config, tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "lo')
-    folder = run.train(config, tmp_path / "run", resume=True)
+    folder = train(config, tmp_path / "run", resume=True)
     assert [row["step"] for row in folder.metrics() if "loss" in row] == list(range(1, 7))
 
 
@@ -510,12 +515,12 @@ def test_settings_must_be_finite_and_zero_means_zero(whole: Path, tmp_path: Path
             TranslationConfig(
                 **settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=wrong)
             )
-    words = evaluation.load(whole)[1].vocabulary
+    words = evaluation.load(whole).vocabulary
     for scale, still in ((0, True), (None, False)):
         config = TranslationConfig(
             **settings(tmp_path, positions=FLOW, init_from=str(whole), init_scale=scale)
         )
-        made = floater.attachment(run.make_model(config, words))
+        made = floater.attachment(translation.make_model(config, words))
         assert made is not None
         assert all(not bool(parameter.any()) for parameter in made.parameters()) == still
 
@@ -534,7 +539,7 @@ def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path: Path)
         (tmp_path / name).mkdir(parents=True)
     for name in files:
         (tmp_path / name).write_text("half")
-    sweep(folder)
+    remove_incomplete(folder)
     assert not any((tmp_path / name).exists() for name in (*half, *files))
     assert all((tmp_path / name).exists() for name in mine)
 
@@ -543,7 +548,7 @@ def test_what_a_kill_left_half_written_is_swept_and_nothing_else(tmp_path: Path)
 def test_a_changed_digit_in_a_record_is_noticed(tmp_path: Path, name: str) -> None:
     folder = RunFolder(tmp_path)
     folder.note(longest=31)
-    folder.add_scores("test", {"bleu": {"score": 31.25, "interval": None, "signature": ""}})
+    folder.add_scores("test", SetScores(scores={"bleu": Score(score=31.25)}))
     read = folder.facts if name == "run.json" else folder.scores
     assert "31" in str(read())
     path = tmp_path / name
@@ -551,8 +556,8 @@ def test_a_changed_digit_in_a_record_is_noticed(tmp_path: Path, name: str) -> No
     with pytest.raises(
         RunError,
         match=(
-            rf"{name} is damaged or was changed: its hash is not the recorded one; .* if the"
-            r" change is"
+            rf"{name} is damaged or was changed: its hash is not the recorded one; .* if you "
+            "changed it yourself"
         ),
     ):
         read()

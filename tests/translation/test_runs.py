@@ -16,14 +16,16 @@ from transformers import MarianMTModel
 import floater
 from floater import recipes
 from floater.errors import ArgumentError, LengthError, RunError
-from floater.tasks.translation import corpus, evaluation, run
-from floater.tasks.translation.config import Split, TranslationConfig
+from floater.runs.folder import RunFolder
+from floater.tasks.translation import corpus, evaluation
+from floater.tasks.translation import task as translation
+from floater.tasks.translation.averaging import average_run
+from floater.tasks.translation.config import SplitFiles, TranslationConfig
 from floater.tasks.translation.corpus import Pairs
 from floater.training.average import average
-from floater.runs.folder import RunFolder
-from floater.training.trainer import checkpoints
+from floater.training.checkpoints import checkpoints
 
-from .corpora import pairs, settings, write_config
+from .corpora import pairs, settings, train, write_config
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "translation").rglob("*.yaml"))
 
@@ -33,7 +35,7 @@ def test_every_config_is_valid(path: Path) -> None:
     found = recipes.read(path)
     config = TranslationConfig(**found)
     assert TranslationConfig(**config.dump()) == config
-    if "Not a recipe of its own" not in path.read_text():
+    if "Do not train it directly" not in path.read_text():
         assert (
             "floater train "
             f"configs/{path.relative_to(path.parents[path.parts[::-1].index('configs') - 1])}"
@@ -45,7 +47,7 @@ def test_every_config_is_valid(path: Path) -> None:
 def vanilla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A trained run that other tests use."""
     folder = tmp_path_factory.mktemp("vanilla")
-    run.train(TranslationConfig(**settings(folder)), folder / "run")
+    train(TranslationConfig(**settings(folder)), folder / "run")
     return folder / "run"  # type: ignore[return-value]
 
 
@@ -74,18 +76,20 @@ def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
     config = TranslationConfig(
         **settings(tmp_path, positions=ENCODERS[name], training={"updates": 2, "save_every": 1})
     )
-    folder = run.train(config, tmp_path / "run")
+    folder = train(config, tmp_path / "run")
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert len(losses) == 2
     assert all(torch.isfinite(torch.tensor(losses)))
-    assert set(folder.scores()["test"]) >= {"bleu", "chrf", "pairs", "beam"}
+    scores = folder.scores().sets["test"]
+    assert set(scores.scores) == {"bleu", "chrf", "exact"}
+    assert (scores.examples, scores.settings["beam"]) == (12, 2)
     assert len((folder.predictions / "test.txt").read_text().splitlines()) == 12
     facts = folder.facts()
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["data"]["train"]["pairs"] == 120
     assert TranslationConfig(**recipes.read(folder.path / "config.yaml")) == config
     long = " ".join(["7"] * 3000)
-    _, translator = evaluation.load(folder.path)
+    translator = evaluation.load(folder.path)
     translator.config = translator.config.model_copy(update={"beam": 1, "max_ratio": 0.001})
     if name == "learned":
         with pytest.raises(LengthError, match="has 64 positions"):
@@ -109,7 +113,7 @@ def test_training_learns(tmp_path: Path) -> None:
             },
         )
     )
-    folder = run.train(config, tmp_path / "run")
+    folder = train(config, tmp_path / "run")
     rows = list(folder.metrics())
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses[-1] < losses[0] / 2
@@ -122,28 +126,30 @@ def test_curves_are_written_for_tensorboard(tmp_path: Path) -> None:
         "tensorboard.backend.event_processing.event_accumulator"
     )
     training = {"updates": 2, "save_every": 1, "tensorboard": True}
-    folder = run.train(TranslationConfig(**settings(tmp_path, training=training)), tmp_path / "run")
+    folder = train(TranslationConfig(**settings(tmp_path, training=training)), tmp_path / "run")
     events = event_accumulator.EventAccumulator(str(folder.path / "tensorboard")).Reload()
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses)
 
 
 def test_a_warm_start_begins_as_the_vanilla_model(vanilla: Path, tmp_path: Path) -> None:
-    words = evaluation.load(vanilla)[1].vocabulary
+    words = evaluation.load(vanilla).vocabulary
     positions = {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"}
     config = TranslationConfig(**settings(tmp_path, positions=positions, init_from=str(vanilla)))
-    warm = run.make_model(config, words)
+    warm = translation.make_model(config, words)
     warm.eval()  # type: ignore[no-untyped-call]
     base = floater.from_pretrained(MarianMTModel, vanilla / "model").eval()
     ids = torch.tensor([words.encode(["1 2 3 4"])[0]])
     inputs = {"input_ids": ids, "decoder_input_ids": torch.tensor([[1, 5, 6]])}
     with torch.no_grad():
         assert torch.equal(warm(**inputs).logits, base(**inputs).logits)
-        small = run.make_model(TranslationConfig(**{**config.dump(), "init_scale": 0.01}), words)
+        small = translation.make_model(
+            TranslationConfig(**{**config.dump(), "init_scale": 0.01}), words
+        )
         small.eval()  # type: ignore[no-untyped-call]
         assert not torch.equal(small(**inputs).logits, base(**inputs).logits)
         assert torch.allclose(small(**inputs).logits, base(**inputs).logits, atol=0.5)
-    folder = run.train(config, tmp_path / "warm")
+    folder = train(config, tmp_path / "warm")
     assert folder.facts()["positions"] == "flow qkv"
     assert folder.facts()["position_parameters"] > 0
 
@@ -162,7 +168,7 @@ def test_translation_keeps_order_count_and_empty_lines(vanilla: Path, tmp_path: 
     assert len(made) == 1000
     assert [i for i, line in enumerate(lines) if not line] == [3, 500, 999]
     assert made[3] == made[500] == made[999] == ""
-    _, translator = evaluation.load(vanilla)
+    translator = evaluation.load(vanilla)
     alone = [translator.translate([lines[i]], beam=1)[0] for i in range(0, 1000, 97)]
     assert alone == [made[i] for i in range(0, 1000, 97)]
     subprocess.run(
@@ -180,16 +186,19 @@ def test_evaluation_with_bins_and_against_another_run(
     for path, lines in zip((source, target), pairs(30, 9), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines))
     data = TranslationConfig(**settings(tmp_path)).data
-    data = data.model_copy(update={"test": Split(source=source, target=target)})
+    data = data.model_copy(update={"test": SplitFiles(source=source, target=target)})
     found = corpus.load(data, "test")
     assert found is not None
     folder = RunFolder.existing(vanilla)
-    scores = evaluation.evaluate(folder, found, name="x", edges=[8, 12], paper=True, beam=1)
-    assert sum(part["pairs"] for part in scores["bins"].values()) == 30
+    translator = evaluation.load(vanilla)
+    scores = evaluation.evaluate(
+        folder, translator, found, name="x", edges=[8, 12], paper=True, beam=1
+    )
+    assert sum(part.examples for part in scores.bins.values()) == 30
     assert "paper's BLEU" in evaluation.describe(scores)
     same = evaluation.compare(folder, folder, "x")
-    assert same["difference"] == 0
-    assert same["p_value"] == 1
+    assert same.difference == 0
+    assert same.p_value == 1
 
 
 def test_averages_are_means_and_leave_whole_numbers_alone(tmp_path: Path) -> None:
@@ -235,7 +244,7 @@ def die(function):
 if kind in ("rename", "save"):
     trainer.publish = die(trainer.publish) if kind == "rename" else trainer.publish
     if kind == "save":
-        trainer.save_kept = die(trainer.save_kept)
+        trainer.save_solutions = die(trainer.save_solutions)
 else:
     trainer.SafeTrainer.training_step = die(trainer.SafeTrainer.training_step)
 cli.main()
@@ -322,24 +331,24 @@ def test_a_run_can_be_made_longer_but_not_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = settings(tmp_path)
-    folder = run.train(TranslationConfig(**made), tmp_path / "run")
+    folder = train(TranslationConfig(**made), tmp_path / "run")
     longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
     with monkeypatch.context() as patch:
-        patch.setattr(run, "evaluate", _stop)  # between new weights and their scores
+        patch.setattr(translation, "evaluate", _stop)  # between new weights and their scores
         with pytest.raises(KeyboardInterrupt):
-            run.train(longer, tmp_path / "run", resume=True)
-    assert not folder.scores()
-    run.train(longer, tmp_path / "run", resume=True)
+            train(longer, tmp_path / "run", resume=True)
+    assert not folder.scores().sets
+    train(longer, tmp_path / "run", resume=True)
     assert folder.facts()["updates"] == 8
-    assert folder.scores()["test"]["pairs"] > 0
-    whole = run.train(longer, tmp_path / "whole")
+    assert folder.scores().sets["test"].examples == 12
+    whole = train(longer, tmp_path / "whole")
     one, other = (
         load_file(place / "checkpoints/checkpoint-8/model.safetensors")
         for place in (folder.path, whole.path)
     )
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     with pytest.raises(RunError, match="was trained for 8 updates, but the config says 6"):
-        run.train(TranslationConfig(**made), tmp_path / "run", resume=True)
+        train(TranslationConfig(**made), tmp_path / "run", resume=True)
     for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
         path = checkpoints(whole.checkpoints)[-1] / name
         whole_bytes = path.read_bytes()
@@ -347,24 +356,24 @@ def test_a_run_can_be_made_longer_but_not_shorter(
         with pytest.raises(
             RunError, match=r"checkpoint-8\S* is damaged .*; remove the folder of that checkpoint"
         ):
-            run.train(longer, tmp_path / "whole", resume=True)
+            train(longer, tmp_path / "whole", resume=True)
         path.write_bytes(whole_bytes)
 
 
 def test_averages_do_not_overwrite_what_is_there(vanilla: Path, tmp_path: Path) -> None:
-    folder, chosen = RunFolder.existing(vanilla), checkpoints(vanilla / "checkpoints")
+    folder = RunFolder.existing(vanilla)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious.txt").write_text("x")
     for place in (tmp_path / "mine", tmp_path / "mine" / "precious.txt"):
         with pytest.raises(RunError, match="exists and is not an averaged model"):
-            evaluation.average_run(folder, chosen, place)
+            average_run(folder, 2, place)
     for _ in range(2):
-        evaluation.average_run(folder, chosen, tmp_path / "averaged")
-    _, translator = evaluation.load(vanilla, tmp_path / "averaged")
-    assert translator.translate(["1 2 3"]) == evaluation.load(vanilla)[1].translate(["1 2 3"])
+        average_run(folder, 2, tmp_path / "averaged")
+    translator = evaluation.load(vanilla, tmp_path / "averaged")
+    assert translator.translate(["1 2 3"]) == evaluation.load(vanilla).translate(["1 2 3"])
     found = Pairs(["1 2"], ["zwei eins"], "x")
     with pytest.raises(ArgumentError, match="must be a plain name"):
-        evaluation.evaluate(folder, found, name="../out")
+        evaluation.evaluate(folder, translator, found, name="../out")
 
 
 def test_a_warm_start_needs_the_same_model(vanilla: Path, tmp_path: Path) -> None:
@@ -374,7 +383,7 @@ def test_a_warm_start_needs_the_same_model(vanilla: Path, tmp_path: Path) -> Non
     ):
         config = TranslationConfig(**settings(tmp_path, init_from=str(vanilla), **changes))
         with pytest.raises(RunError, match=message):
-            run.train(config, tmp_path / "run")
+            train(config, tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
@@ -382,22 +391,23 @@ def test_a_warm_start_without_a_vocabulary_can_be_resumed(vanilla: Path, tmp_pat
     made = settings(tmp_path, init_from=str(vanilla))
     del made["vocabulary"]
     config = TranslationConfig(**made)
-    run.train(config, tmp_path / "warm")
+    train(config, tmp_path / "warm")
     longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
-    assert run.train(longer, tmp_path / "warm", resume=True).facts()["updates"] == 8
+    assert train(longer, tmp_path / "warm", resume=True).facts()["updates"] == 8
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     made = settings(tmp_path)
     config = TranslationConfig(**made)
-    run.train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    longer = TranslationConfig(**{**made, "training": {**made["training"], "updates": 8}})
     target = Path(made["data"]["train"]["target"])
     lines = target.read_text().splitlines()
     target.write_text("".join(f"{line}\n" for line in [lines[1], lines[0], *lines[2:]]))
     with pytest.raises(
-        RunError, match=r"was started with other train data .* its target side has changed"
+        RunError, match=r"was started with other train data \(target side\): .* has changed since"
     ):
-        run.train(config, tmp_path / "run", resume=True)
+        train(longer, tmp_path / "run", resume=True)
 
 
 @pytest.mark.slow

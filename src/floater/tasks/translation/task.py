@@ -58,7 +58,9 @@ class TranslationTask(Task[TranslationData]):
         before, now = self.previous(folder).dump(), self.config.dump()
         if self.config.init_from is not None:
             now["vocabulary"] = before["vocabulary"]  # a warm start takes over the vocabulary
-        return before == now and folder.facts().get("updates") == self.config.training.updates
+        if before != now:
+            return False
+        return folder.finished() or folder.facts().get("updates") == self.config.training.updates
 
     def prepare(self, folder: RunFolder) -> TranslationData:
         return prepare(self.config, folder)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from floater.training.fused import linear_cross_entropy
+from floater.training.losses import linear_cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
