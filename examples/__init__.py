@@ -1,0 +1,1 @@
+"""Examples that docs/extend.md walks through."""
