@@ -21,7 +21,7 @@ from .errors import ArgumentError, FloaterError, RunError, first_line
 from .room import check_output
 
 if TYPE_CHECKING:
-    from .runs.encodings import Positions
+    from .runs.encodings import Encodings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console(
@@ -383,7 +383,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""
-    from .report.plots import check_plot, plot  # noqa: PLC0415
+    from .report.figures import check_plot, plot  # noqa: PLC0415
 
     path = out or Path(f"{model.resolve().name}-{kind}.png")
     check_plot(kind, path)
@@ -398,16 +398,16 @@ def plot(
     console.print(f"wrote {written}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _positions(model: Path, length: int | None) -> Positions:
-    from .runs.encodings import Positions  # noqa: PLC0415
+def _positions(model: Path, length: int | None) -> Encodings:
+    from .runs.encodings import Encodings  # noqa: PLC0415
 
-    kept = Positions.read(model)
+    kept = Encodings.read(model)
     if kept is not None and (length is None or length <= len(kept.times)):
         return kept if length is None else kept.first(length)
     # torch is slow to import, and not needed before
-    from .training.extract_encodings import positions_of  # noqa: PLC0415
+    from .training.extract_encodings import encodings_of  # noqa: PLC0415
 
-    found = positions_of(model, length)
+    found = encodings_of(model, length)
     if found is None:
         raise RunError(
             f"{model} has no table of encodings to draw: rotary encodings turn queries and keys, "
