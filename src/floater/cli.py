@@ -374,7 +374,7 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the encodings of a model. A run keeps what was computed, for `floater report`."""
-    from .report.plots import check_plot, plot  # noqa: PLC0415
+    from .report.figures import check_plot, plot  # noqa: PLC0415
 
     path = out or Path(f"{model.resolve().name}-{kind}.png")
     check_plot(kind, path)

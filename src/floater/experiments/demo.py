@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from ..errors import RunError
-from ..report.lines import line_chart
+from ..report.figures import line_chart
 from ..report.page import write_report
 from ..runs.folder import CONFIG, RunFolder
 from ..runs.results import Cell, Results, Table

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from ..errors import ArgumentError, RunError
-from ..report.lines import line_chart
+from ..report.figures import line_chart
 from ..report.page import write_report
 from ..runs.results import Results
 from ..training.process import on_cpu

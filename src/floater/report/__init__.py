@@ -1,1 +1,1 @@
-"""Figures and pages made from what was measured; nothing here needs torch."""
+"""Reports and figures of what was measured. Nothing here needs torch."""

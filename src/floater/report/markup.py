@@ -1,6 +1,6 @@
-"""Pieces of HTML.
+"""Build HTML.
 
-Every text that comes from outside goes through `text`, so that a name cannot be markup.
+Every text that comes from files goes through `text`, so that a name cannot become markup.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..runs.results import Mean, Paper
-from .load import Score
+from ..runs.scores import Score
 
-Shown = str | int | float | Mean | Paper | Score | None
+CellValue = str | int | float | Mean | Paper | Score | None
+"""What a cell of a table may hold."""
 
 
 def text(value: object) -> str:
-    """A text as HTML."""
+    """Escape a text for HTML."""
     return html.escape(str(value), quote=True)
 
 
 def attributes(**values: object) -> str:
-    """Attributes of an element; None leaves one out, and `_` in a name stands for `-`."""
+    """Attributes of an element; those that are None are left out, `_` in a name becomes `-`."""
     given = {
         name.strip("_").replace("_", "-"): value
         for name, value in values.items()
@@ -32,29 +33,20 @@ def attributes(**values: object) -> str:
 
 
 def element(tag: str, *inner: str, **values: object) -> str:
-    """An element; what is inside must be HTML already."""
+    """An element; its content must already be HTML."""
     return f"<{tag}{attributes(**values)}>{''.join(inner)}</{tag}>"
 
 
-def cell(value: Shown) -> str:
-    """What stands in a cell of a table."""
+def cell(value: CellValue) -> str:
+    """The content of a table cell as HTML."""
     if value is None:
         return element("span", "–", class_="none", aria_label="not measured")
     if isinstance(value, Score):
-        spread = (
-            ""
-            if value.interval is None
-            else element("span", f" ± {value.interval:.2f}", class_="spread")
-        )
-        return f"{value.score:.2f}{spread}"
+        return f"{value.score:.2f}{_spread(value.interval)}"
     if isinstance(value, Mean):
-        spread = (
-            ""
-            if value.deviation is None
-            else element("span", f" ± {value.deviation:.2f}", class_="spread")
-        )
-        seeds = f"{value.seeds} seed" + ("s" if value.seeds != 1 else "")
-        return f"{value.mean:.2f}{spread}" + element("span", f" {seeds}", class_="seeds")
+        seeds = f" {value.seeds} seed" + ("s" if value.seeds != 1 else "")
+        number = f"{value.mean:.2f}{_spread(value.deviation)}"
+        return number + element("span", seeds, class_="seeds")
     if isinstance(value, Paper):
         return element(
             "span", f"{value.paper:g}", element("span", " paper", class_="seeds"), class_="paper"
@@ -64,25 +56,29 @@ def cell(value: Shown) -> str:
     return f"{value:.2f}" if isinstance(value, float) else text(value)
 
 
+def _spread(value: float | None) -> str:
+    return "" if value is None else element("span", f" ± {value:.2f}", class_="spread")
+
+
 def table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[Shown]],
+    rows: Iterable[Sequence[CellValue]],
     *,
     title: str,
     runs: Sequence[int | None] = (),
     note: str = "",
 ) -> str:
-    """A table that scrolls sideways where it must; its first column names the rows.
+    """A table that scrolls sideways if it is too wide; its first column names the rows.
 
     Args:
         columns: headings.
         rows: cells.
         title: caption.
-        runs: the number of the run that each row belongs to, so that it is hidden with it.
+        runs: number of the run that each row belongs to; a row is hidden with its run.
         note: HTML below the table.
     """
-    found = list(rows)
-    numeric = [all(not isinstance(row[i], str) for row in found) for i in range(len(columns))]
+    body = list(rows)
+    numeric = [all(not isinstance(row[i], str) for row in body) for i in range(len(columns))]
 
     def kind(column: int) -> str | None:
         return "number" if numeric[column] and column else None
@@ -90,45 +86,44 @@ def table(
     head = "".join(
         element("th", text(name), scope="col", class_=kind(i)) for i, name in enumerate(columns)
     )
-    body = ""
-    for number, row in enumerate(found):
+    lines = ""
+    for number, row in enumerate(body):
         run = runs[number] if number < len(runs) else None
         cells = [element("th", cell(row[0]), scope="row")]
         cells += [
-            element("td", cell(value), class_=kind(i) or _long(value))
+            element("td", cell(value), class_=kind(i) or _width(value))
             for i, value in enumerate(row[1:], 1)
         ]
-        body += element("tr", *cells, data_run=run)
-    made = element(
+        lines += element("tr", *cells, data_run=run)
+    whole = element(
         "table",
         element("caption", text(title)),
         element("thead", element("tr", head)),
-        element("tbody", body),
+        element("tbody", lines),
     )
-    return element("div", made, class_="scroll", tabindex=0, role="region", aria_label=title) + note
+    return (
+        element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=title) + note
+    )
 
 
-def _long(value: Shown) -> str | None:
-    """Short texts stay on one line, long ones are broken anywhere."""
+def _width(value: CellValue) -> str | None:
+    """The class of a cell: short texts stay on one line, long ones may break anywhere."""
     if not isinstance(value, str) or 24 < len(value) <= 40:
         return None
     return "long" if len(value) > 40 else "short"
 
 
 def details(summary: str, *inner: str, **values: object) -> str:
-    """Something to open."""
+    """An element that opens on a click."""
     return element("details", element("summary", text(summary)), *inner, **values)
 
 
-def paragraphs(lines: Iterable[str], lead: str = "") -> str:
-    """One paragraph a line; the first one starts with `lead`, in bold."""
-    return "".join(
-        element("p", element("b", text(lead)) if lead and not i else "", text(line))
-        for i, line in enumerate(lines)
-    )
+def paragraphs(lines: Iterable[str]) -> str:
+    """One paragraph per line."""
+    return "".join(element("p", text(line)) for line in lines)
 
 
 def data(value: Any) -> str:
-    """JSON that may stand inside a script element."""
-    found = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return found.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    """JSON that is safe inside a script element."""
+    encoded = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,15 +1,17 @@
-// The page: which runs are shown, which theme, and what is drawn when.
+// The page: which runs are shown, the theme, and when to draw.
 
 const report = JSON.parse(document.getElementById("report-data").textContent);
-const off = new Set(); // runs that are switched off, by number
+const hiddenRuns = new Set(); // by number
 let printing = false;
 
+const THEME_KEY = "floater-theme";
 const themes = ["auto", "light", "dark"];
 const themeButton = document.getElementById("theme");
 let theme = "auto";
 try {
-  theme = themes.includes(localStorage.getItem("floater-theme")) ? localStorage.getItem("floater-theme") : "auto";
-} catch { /* a page from a file may have no storage */ }
+  const stored = localStorage.getItem(THEME_KEY);
+  if (themes.includes(stored)) theme = stored;
+} catch { /* a page opened from a file may have no storage */ }
 
 const media = window.matchMedia("(prefers-color-scheme: dark)");
 const dark = () => !printing && (theme === "auto" ? media.matches : theme === "dark");
@@ -20,29 +22,30 @@ function setTheme(next) {
   else document.documentElement.dataset.theme = theme;
   themeButton.textContent = `Theme: ${theme}`;
   try {
-    localStorage.setItem("floater-theme", theme);
+    localStorage.setItem(THEME_KEY, theme);
   } catch { /* see above */ }
   drawAll();
 }
 
 function toggleRun(run) {
-  if (!off.delete(run)) off.add(run);
-  for (const part of document.querySelectorAll(`[data-run="${run}"]`)) part.hidden = off.has(run);
+  if (!hiddenRuns.delete(run)) hiddenRuns.add(run);
+  const hidden = hiddenRuns.has(run);
+  for (const element of document.querySelectorAll(`[data-run="${run}"]`)) element.hidden = hidden;
   const box = document.querySelector(`[data-toggle="${run}"]`);
-  if (box) box.checked = !off.has(run);
+  if (box) box.checked = !hidden;
   drawAll();
 }
 
 const charts = report.charts.map((chart, number) => {
   const box = document.querySelector(`[data-chart="${number}"]`);
   const select = document.getElementById(`chart-${number}-panel`);
-  const alone = new Set(); // series without a run
+  const hiddenLines = new Set(); // lines that belong to no run, by name
   const options = {
     readout: document.getElementById(`chart-${number}-readout`),
-    hidden: (line) => (line.run === null ? alone.has(line.name) : off.has(line.run)),
-    toggle: (line) => {
-      if (line.run !== null) return toggleRun(line.run);
-      if (!alone.delete(line.name)) alone.add(line.name);
+    hidden: ({ run, name }) => (run === null ? hiddenLines.has(name) : hiddenRuns.has(run)),
+    toggle: ({ run, name }) => {
+      if (run !== null) return toggleRun(run);
+      if (!hiddenLines.delete(name)) hiddenLines.add(name);
       draw();
     },
   };
@@ -54,22 +57,34 @@ const charts = report.charts.map((chart, number) => {
 });
 
 const chosen = (key) => document.getElementById(key)?.value;
-const settings = () => ({ view: chosen("view"), order: chosen("order"), path: chosen("path"), shown: Number(chosen("shown") ?? Infinity) });
-const cards = report.encodings.map((packed, place) => packed && new EncodingCard(place, packed, settings, dark)).filter(Boolean);
+const settings = () => ({
+  view: chosen("view"),
+  order: chosen("order"),
+  path: chosen("path"),
+  shown: Number(chosen("shown") ?? Infinity),
+});
+const cards = report.encodings
+  .map((packed, number) => packed && new EncodingCard(number, packed, settings, dark))
+  .filter(Boolean);
+const drawCards = () => cards.forEach((card) => card.draw());
 for (const card of cards) new ResizeObserver(() => card.draw()).observe(card.box);
-for (const key of ["view", "order", "path"]) document.getElementById(key)?.addEventListener("change", () => cards.forEach((card) => card.draw()));
+for (const key of ["view", "order", "path"])
+  document.getElementById(key)?.addEventListener("change", drawCards);
 document.getElementById("shown")?.addEventListener("input", (event) => {
   document.getElementById("shown-value").textContent = event.target.value;
-  cards.forEach((card) => card.draw());
+  drawCards();
 });
 
 function drawAll() {
-  charts?.forEach((draw) => draw());
-  cards?.forEach((card) => card.draw());
+  charts.forEach((draw) => draw());
+  drawCards();
 }
 
-for (const box of document.querySelectorAll("[data-toggle]")) box.addEventListener("change", () => toggleRun(Number(box.dataset.toggle)));
-themeButton.addEventListener("click", () => setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]));
+for (const box of document.querySelectorAll("[data-toggle]"))
+  box.addEventListener("change", () => toggleRun(Number(box.dataset.toggle)));
+themeButton.addEventListener("click", () =>
+  setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]),
+);
 media.addEventListener("change", drawAll);
 for (const [event, value] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(event, () => {

@@ -1,4 +1,4 @@
-"""`floater report`: one self-contained page from run folders and reproductions."""
+"""`floater report`: one self-contained page from runs, reproductions and comparisons."""
 
 from __future__ import annotations
 
@@ -11,70 +11,72 @@ from pathlib import Path
 from string import Template
 
 from ..files import write_text
-from ..runs.results import Results
-from . import charts, packing, sections
+from . import charts, packing, run_sections, score_sections
 from .charts import Charts
-from .load import Material, gather
+from .load import Material, Run, gather
 from .markup import data, element, paragraphs, text
-from .summary import sentences, tests_of
+from .summary import all_test_sets, sentences
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Characters that no page may hold: control characters and halves of surrogate pairs."""
+Section = tuple[str, str, str]
+"""Identifier, heading and HTML of a section."""
 
 
 def write_report(paths: Sequence[Path], out: Path, *, title: str = "") -> Material:
-    """Read folders of runs and reproductions, and write the page; returns what it shows."""
+    """Read folders of runs, reproductions and comparisons, and write the page.
+
+    Args:
+        paths: the folders, or folders that contain them.
+        out: the HTML file to write.
+        title: heading of the page; by default it names what the page shows.
+
+    Returns:
+        What the page shows.
+    """
     material = gather(paths)
-    write_text(out, _printable(build(material, title)))
+    write_text(out, _CONTROL.sub("\ufffd", build(material, title)))
     return material
-
-
-def _printable(page: str) -> str:
-    """The page without what no page may hold: halves of surrogate pairs, and control characters."""
-    return _CONTROL.sub("\ufffd", page)
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def build(material: Material, title: str = "") -> str:
     """The whole page.
 
-    The browser is told to load nothing, and to run and style nothing but what is inlined here.
+    Its content security policy forbids the browser to load anything, and to run or apply any
+    script or style but the inlined ones.
     """
-    made = Charts()
-    body = list(_sections(material, made))
-    encodings = _encodings(material)
-    style, script = (
-        _inlined("page.css"),
-        "\n".join(_inlined(name) for name in ("charts.js", "maps.js", "page.js")),
-    )
+    collected = Charts()
+    sections = list(_sections(material, collected))
+    style = _resource("page.css")
+    script = "\n".join(map(_resource, ("charts.js", "maps.js", "page.js")))
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri "
         "'none'; form-action 'none'"
     )
-    return Template(_inlined("page.html")).substitute(
+    links = (element("li", element("a", text(name), href=f"#{key}")) for key, name, _ in sections)
+    return Template(_resource("page.html")).substitute(
         policy=text(policy),
         title=text(title or _title(material)),
         subtitle=text(_subtitle(material)),
         style=style,
         script=script,
         toggles=_toggles(material),
-        contents="".join(
-            element("li", element("a", text(name), href=f"#{key}")) for key, name, _ in body
-        ),
+        contents="".join(links),
         sections="".join(
             element("section", element("h2", text(name)), inner, id=key)
-            for key, name, inner in body
+            for key, name, inner in sections
         ),
         data=data(
             {
                 "runs": [run.name for run in material.runs],
-                "charts": made.data,
-                "encodings": encodings,
+                "charts": collected.data,
+                "encodings": _encodings(material),
             }
         ),
     )
 
 
-def _inlined(name: str) -> str:
+def _resource(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
@@ -85,14 +87,12 @@ def _hash(inner: str) -> str:
 def _title(material: Material) -> str:
     if len(material.reproductions) == 1:
         folder, results = material.reproductions[0]
-        own = {inner.resolve() for inner in results.run_folders(folder)}
-        others = any(run.path.resolve() not in own for run in material.runs)
+        own_runs = {run.resolve() for run in results.run_folders(folder)}
+        others = any(run.path.resolve() not in own_runs for run in material.runs)
         return f"{results.title}, and other runs" if others else results.title
-    return (
-        material.runs[0].name
-        if len(material.runs) == 1 and not material.reproductions
-        else "Position encodings compared"
-    )
+    if len(material.runs) == 1 and not material.reproductions:
+        return material.runs[0].name
+    return "Position encodings compared"
 
 
 def _subtitle(material: Material) -> str:
@@ -103,6 +103,7 @@ def _subtitle(material: Material) -> str:
 
 
 def _toggles(material: Material) -> str:
+    """Checkboxes that hide and show the runs."""
     boxes = (
         element(
             "label",
@@ -117,81 +118,65 @@ def _toggles(material: Material) -> str:
 
 
 def _encodings(material: Material) -> list[object]:
-    having = [run for run in material.runs if run.positions is not None]
-    share = packing.BUDGET // max(len(having), 1)
+    with_encodings = sum(run.encodings is not None for run in material.runs)
+    budget = packing.BUDGET // max(with_encodings, 1)
     return [
-        None if run.positions is None else packing.pack(run.positions, share)
+        None if run.encodings is None else packing.pack(run.encodings, budget)
         for run in material.runs
     ]
 
 
-def _led(material: Material) -> Iterator[tuple[str, Results]]:
-    """Reproductions with what goes before their summaries: their titles, where there are
-    several.
-    """
-    for _, results in material.reproductions:
-        yield f"{results.title}: " if len(material.reproductions) > 1 else "", results
-
-
-def _sections(material: Material, made: Charts) -> Iterator[tuple[str, str, str]]:
-    """Key, heading and HTML of each section that has something to show."""
+def _sections(material: Material, collected: Charts) -> Iterator[Section]:
+    """The sections that have something to show."""
     runs = material.runs
-    words = [
-        line for _, results in material.reproductions for line in results.summary
-    ] or sentences(runs)
-    yield (
-        "summary",
-        "Summary",
-        (
-            element("div", paragraphs(words), class_="lead")
-            if words
-            else paragraphs(["Nothing was scored yet."])
-        ),
-    )
+    yield "summary", "Summary", _summary(material)
     for number, (_, results) in enumerate(material.reproductions):
-        yield f"reproduction-{number}", results.title, sections.reproduction(results, made)
+        inner = score_sections.reproduction(results, collected)
+        yield f"reproduction-{number}", results.title, inner
     if material.reproductions and sentences(runs):
         yield "runs-in-words", "The runs in words", paragraphs(sentences(runs))
-    if tests_of(runs):
-        says = "Each dot is a score, the bar its 95 % bootstrap interval."
-        yield (
-            "scores",
-            "Scores",
-            made.add("Scores", says, charts.score_panels(runs), "dots") + sections.scores(runs),
-        )
+    if all_test_sets(runs):
+        description = "Each dot is a score; the bar is its 95 % bootstrap interval."
+        chart = collected.add("Scores", description, charts.score_panels(runs), "dots")
+        yield "scores", "Scores", chart + score_sections.scores(runs)
     if material.comparisons:
-        yield "comparisons", "Comparisons", sections.comparisons(material.comparisons)
-    binned = [
-        test
-        for test in tests_of(runs)
-        if any(run.scores[test].bins for run in runs if test in run.scores)
+        inner = score_sections.comparisons(material.comparisons)
+        yield "comparisons", "Comparisons", inner
+    yield from _curve_sections(runs, collected)
+    if runs:
+        yield "encodings", "Encodings", run_sections.encodings(runs)
+        yield "cost", "Parameters and cost", run_sections.cost(runs)
+    if len(runs) > 1:
+        yield "differences", "What differs", run_sections.differences(runs)
+    if runs:
+        shown = [run_sections.run(number, run) for number, run in enumerate(runs)]
+        yield "runs", "Runs", "".join(shown)
+    if material.notes:
+        notes = element("ul", *(element("li", text(note)) for note in material.notes))
+        yield "notes", "Not shown", notes
+
+
+def _summary(material: Material) -> str:
+    """The summaries of the reproductions; without any, that of the runs."""
+    summaries = [line for _, results in material.reproductions for line in results.summary]
+    lines = summaries or sentences(material.runs)
+    if not lines:
+        return paragraphs(["There are no scores yet."])
+    return element("div", paragraphs(lines), class_="lead")
+
+
+def _curve_sections(runs: Sequence[Run], collected: Charts) -> Iterator[Section]:
+    description = (
+        "Scores by length of the source sentence, with 95 % intervals: how well an encoding works "
+        "beyond the lengths of training."
+    )
+    by_length = [
+        collected.add(f"By length on {name}", description, charts.bin_panels(runs, name))
+        for name in charts.binned_test_sets(runs)
     ]
-    if binned:
-        says = (
-            "Scores by length of the source sentence, with 95 % intervals: how an encoding holds "
-            "beyond the lengths it saw."
-        )
-        parts = [
-            made.add(f"By length on {test}", says, charts.bin_panels(runs, test)) for test in binned
-        ]
-        yield "lengths", "Short to long", "".join(parts)
+    if by_length:
+        yield "lengths", "Short to long", "".join(by_length)
     curves = charts.training_panels(runs)
     if curves:
-        yield (
-            "training",
-            "Training",
-            made.add("Training curves", "What was logged, over the updates.", curves),
-        )
-    if runs:
-        yield "encodings", "Encodings", sections.encodings(runs)
-        yield "cost", "Parameters and cost", sections.cost(runs)
-    if len(runs) > 1:
-        yield "differences", "What differs", sections.differences(runs)
-    if runs:
-        yield "runs", "Runs", "".join(sections.run(number, run) for number, run in enumerate(runs))
-    if material.notes:
-        yield (
-            "notes",
-            "Not shown",
-            element("ul", *(element("li", text(note)) for note in material.notes)),
-        )
+        chart = collected.add("Training curves", "Logged values over the updates.", curves)
+        yield "training", "Training", chart

@@ -1,74 +1,70 @@
-"""What was found, in words: a claim only where a test or an interval carries it."""
+"""The results in words: claims only what a paired test or the intervals support."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .load import Paired, Run, Score, whole
+from ..runs.scores import PairedScore, Score
+from .load import Run, integer
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "paper_bleu": "the paper's BLEU"}
 LESS_IS_BETTER = frozenset({"loss", "perplexity"})
-_MOST = 3  # runs that are compared with the best one in words; the tables have them all
+_MAX_COMPARED = 3
+"""Number of runs that sentences compare with the best one; the tables show all of them."""
 
 
-def label(metric: str) -> str:
-    """What to call a metric."""
-    return LABELS.get(metric, metric.replace("_", " "))
+def label(measure: str) -> str:
+    """The name of a measure on the page."""
+    return LABELS.get(measure, measure.replace("_", " "))
 
 
-def tests_of(runs: Sequence[Run]) -> list[str]:
-    """Names of all test sets, in the order in which they are met."""
-    return list(dict.fromkeys(test for run in runs for test in run.scores))
+def signed(value: float, measure: str) -> str:
+    """A difference as text, with more digits for losses, which differ by little."""
+    return f"{value:+.4f}" if measure in LESS_IS_BETTER else f"{value:+.2f}"
 
 
-def metrics_of(runs: Sequence[Run], test: str) -> list[str]:
-    """All metrics that some run was scored with on a test set."""
-    return list(
-        dict.fromkeys(
-            metric for run in runs if test in run.scores for metric in run.scores[test].metrics
-        )
-    )
+def all_test_sets(runs: Sequence[Run]) -> list[str]:
+    """Names of all test sets, in the order in which they first appear."""
+    return list(dict.fromkeys(test_set for run in runs for test_set in run.scores.sets))
+
+
+def scored_on(runs: Sequence[Run], test_set: str) -> list[Run]:
+    """The runs that were scored on a test set."""
+    return [run for run in runs if test_set in run.scores.sets]
+
+
+def all_measures(runs: Sequence[Run], test_set: str) -> list[str]:
+    """All measures that some run was scored with on a test set."""
+    scored = scored_on(runs, test_set)
+    return list(dict.fromkeys(name for run in scored for name in run.scores.sets[test_set].scores))
+
+
+def unit(runs: Sequence[Run]) -> str:
+    """What the examples of runs are called."""
+    return "sentences" if all(run.is_translation() for run in runs) else "examples"
 
 
 def sentences(runs: Sequence[Run]) -> list[str]:
-    """The summary of some runs."""
-    found = [sentence for test in tests_of(runs) for sentence in _on(test, runs)]
-    return [*found, *_progress(runs), *_sizes(runs)]
+    """The summary of runs."""
+    on_sets = [sentence for name in all_test_sets(runs) for sentence in _on_set(name, runs)]
+    return [*on_sets, *_progress(runs), *_parameters(runs)]
 
 
-def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
-    metric = next(iter(metrics_of(runs, test)), None)
-    if metric is None:
+def _on_set(test_set: str, runs: Sequence[Run]) -> Iterator[str]:
+    """Sentences about the first measure on a test set."""
+    measure = next(iter(all_measures(runs, test_set)), None)
+    if measure is None:
         return
-    sign = _sign(metric)
-    scored = sorted(
-        (run for run in runs if test in run.scores and metric in run.scores[test].metrics),
-        key=lambda run: -sign * run.scores[test].metrics[metric].score,
-    )
-    groups: list[list[Run]] = []  # of runs that can be compared
-    for run in scored:
-        near = next(
-            (
-                group
-                for group in groups
-                if group[0].scores[test].comparable(run.scores[test], metric)
-            ),
-            None,
-        )
-        if near is None:
-            groups.append([run])
-        else:
-            near.append(run)
+    groups = _comparable_groups(test_set, measure, runs)
     for group in groups:
         best, others = group[0], group[1:]
-        listed = [f"{run.name} {_value(run.scores[test].metrics[metric])}" for run in group]
-        listed[0] = (
-            f"{best.name} reaches {_value(best.scores[test].metrics[metric])} {label(metric)}"
-        )
-        pairs = best.scores[test].pairs
-        of = f" ({pairs:,} sentences)" if pairs else ""
-        yield f"On {test}{of}, {_and(listed)}."
-        yield from _compared(best, others[:_MOST], test, metric)
+        scores = [_value(run.scores.sets[test_set].scores[measure]) for run in group]
+        listed = [f"{run.name} {score}" for run, score in zip(group, scores, strict=True)]
+        listed[0] = f"{best.name} reaches {scores[0]} {label(measure)}"
+        count = best.scores.sets[test_set].examples
+        size = f" ({count:,} {unit([best])})" if count else ""
+        yield f"On {test_set}{size}, {_join(listed)}."
+        yield from _against_others(best, others[:_MAX_COMPARED], test_set, measure)
     for group in groups[1:]:
         yield (
             f"{groups[0][0].name} and {group[0].name} were not scored on the same data in the same "
@@ -76,105 +72,138 @@ def _on(test: str, runs: Sequence[Run]) -> Iterator[str]:
         )
 
 
-def _compared(best: Run, others: Sequence[Run], test: str, metric: str) -> Iterator[str]:
-    """The best run against others: by paired tests where they were made, else by intervals, else
-    without a claim.
-    """
-    ours = best.scores[test]
-    apart, overlapping, bare = [], [], []
+def _comparable_groups(test_set: str, measure: str, runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups of runs whose scores can be compared, the best run of each first."""
+
+    def score(run: Run) -> float:
+        return run.scores.sets[test_set].scores[measure].score
+
+    scored = [
+        run for run in scored_on(runs, test_set) if measure in run.scores.sets[test_set].scores
+    ]
+    groups: list[list[Run]] = []
+    for run in sorted(scored, key=lambda run: -_sign(measure) * score(run)):
+        scores = run.scores.sets[test_set]
+        for group in groups:
+            if group[0].scores.sets[test_set].comparable(scores, measure):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    return groups
+
+
+def _against_others(best: Run, others: Sequence[Run], test_set: str, measure: str) -> Iterator[str]:
+    """The best run against others: by paired tests if there are any, else by intervals."""
+    equal, separate, overlapping, without_intervals = [], [], [], []
     for other in others:
-        theirs = other.scores[test]
-        mine, its = ours.metrics[metric], theirs.metrics[metric]
-        paired = paired_test(best, other, test, metric)
-        ahead = _sign(metric) * (mine.score - its.score)
-        words = f"{other.name} by {ahead:.2f}"
+        paired = paired_test(best, other, test_set, measure)
         if paired is not None:
             yield _tested(best, other, paired)
-        elif mine.interval is None or its.interval is None:
-            bare.append(words)
-        elif ahead > mine.interval + its.interval:
-            apart.append(words)
+            continue
+        ours, theirs = (run.scores.sets[test_set].scores[measure] for run in (best, other))
+        lead = _sign(measure) * (ours.score - theirs.score)
+        phrase = f"{other.name} by {lead:.2f}"
+        if lead == 0:
+            equal.append(other.name)
+        elif ours.interval is None or theirs.interval is None:
+            without_intervals.append(phrase)
+        elif lead > ours.interval + theirs.interval:
+            separate.append(phrase)
         else:
-            overlapping.append(words)
-    where = "above" if _sign(metric) > 0 else "below"
-    if apart:
-        yield f"{best.name} is {where} {_and(apart)}; their 95 % intervals do not overlap."
+            overlapping.append(phrase)
+    if equal:
+        yield f"{best.name} has the same score as {_join(equal)}."
+    relation = f"{best.name} is " + ("above" if _sign(measure) > 0 else "below")
+    if separate:
+        yield f"{relation} {_join(separate)}; their 95 % intervals do not overlap."
     if overlapping:
         yield (
-            f"{best.name} is {where} {_and(overlapping)}, but their 95 % intervals overlap, and "
-            "without a paired test (floater evaluate RUN --against OTHER) this is no claim that "
-            "it is better."
+            f"{relation} {_join(overlapping)}, but their 95 % intervals overlap; without a paired "
+            "test (floater evaluate RUN --against OTHER) this does not show that it is better."
         )
-    if bare:
+    if without_intervals:
         yield (
-            f"{best.name} is {where} {_and(bare)}, without intervals: nothing can be said of what "
-            "that means."
+            f"{relation} {_join(without_intervals)}; without intervals this does not show that it "
+            "is better."
         )
 
 
-def _sign(metric: str) -> int:
-    """1 where more is better, -1 where less is."""
-    return -1 if metric in LESS_IS_BETTER else 1
+def _sign(measure: str) -> int:
+    """1 if more is better, -1 if less is better."""
+    return -1 if measure in LESS_IS_BETTER else 1
 
 
-def signed(value: float, metric: str) -> str:
-    """A difference as text: losses differ by little, all others are in per cent."""
-    return f"{value:+.4f}" if metric in LESS_IS_BETTER else f"{value:+.2f}"
-
-
-def paired_test(run: Run, other: Run, test: str, metric: str) -> Paired | None:
-    """The paired test between two runs, whichever of them holds it; its difference is run -
-    other.
-    """
-    for paired in run.paired:
-        if (paired.test, paired.other, paired.measure) == (test, other.path.name, metric):
-            return paired
-    for paired in other.paired:
-        if (paired.test, paired.other, paired.measure) == (test, run.path.name, metric):
-            values = (-paired.difference, -paired.high, -paired.low, paired.p_value)
-            return Paired(test, other.path.name, metric, *values, paired.signature)
+def paired_test(run: Run, other: Run, test_set: str, measure: str) -> PairedScore | None:
+    """The paired test between two runs, whichever of them recorded it, as run - other."""
+    for test in run.scores.paired:
+        if (test.test_set, test.against, test.measure) == (test_set, other.path.name, measure):
+            return test
+    for test in other.scores.paired:
+        if (test.test_set, test.against, test.measure) == (test_set, run.path.name, measure):
+            return PairedScore(
+                test_set=test_set,
+                against=other.path.name,
+                measure=measure,
+                base=test.other,
+                other=test.base,
+                difference=-test.difference,
+                low=-test.high,
+                high=-test.low,
+                p_value=test.p_value,
+                signature=test.signature,
+            )
     return None
 
 
-def _tested(best: Run, other: Run, paired: Paired) -> str:
-    by, low, high = (
+def _tested(best: Run, other: Run, paired: PairedScore) -> str:
+    difference, low, high = (
         signed(value, paired.measure) for value in (paired.difference, paired.low, paired.high)
     )
-    figures = f"{by} {label(paired.measure)} (95 % {low} to {high}, p = {paired.p_value:.3f})"
+    numbers = (
+        f"{difference} {label(paired.measure)} (95 % {low} to {high}, p = {paired.p_value:.3f})"
+    )
     better = paired.low > 0 if _sign(paired.measure) > 0 else paired.high < 0
     if better and paired.p_value < 0.05:
-        return f"{best.name} is better than {other.name} by a paired test: {figures}."
-    return f"A paired test does not tell {best.name} and {other.name} apart: {figures}."
+        return f"{best.name} is better than {other.name} by a paired test: {numbers}."
+    return f"A paired test does not distinguish {best.name} from {other.name}: {numbers}."
 
 
 def _progress(runs: Sequence[Run]) -> Iterator[str]:
+    """Runs that have not completed their planned updates."""
     stages: dict[tuple[int | None, int], list[str]] = {}
     for run in runs:
-        made, planned = run.updates()
-        if planned is not None and (made is None or made < planned):
-            stages.setdefault((made, planned), []).append(run.name)
-    for (made, planned), names in stages.items():
-        done = "not yet made all of" if made is None else f"made {made:,} of"
+        completed, planned = run.updates()
+        if planned is not None and (completed is None or completed < planned):
+            stages.setdefault((completed, planned), []).append(run.name)
+    for (completed, planned), names in stages.items():
         have, their = ("has", "its") if len(names) == 1 else ("have", "their")
+        progress = (
+            f"{have} not completed all"
+            if completed is None
+            else f"{have} completed {completed:,} of"
+        )
         yield (
-            f"{_and(names)} {have} {done} {planned:,} updates: {their} numbers may still change, "
-            "unless stopped on purpose."
+            f"{_join(names)} {progress} {planned:,} updates: {their} scores may still change, "
+            "unless training was stopped early on purpose."
         )
 
 
-def _sizes(runs: Sequence[Run]) -> Iterator[str]:
-    words = []
+def _parameters(runs: Sequence[Run]) -> Iterator[str]:
+    counts = []
     for run in runs:
-        total, own = whole(run.facts.get("parameters")), whole(run.facts.get("position_parameters"))
-        if total is not None and own is not None and total > 0:
-            words.append(f"{run.name} {own:,}" + (f" ({100 * own / total:.1f} %)" if own else ""))
-    if words:
-        yield f"Parameters spent on positions: {_and(words)}."
+        total = integer(run.facts.get("parameters"))
+        positions = integer(run.facts.get("position_parameters"))
+        if total is not None and positions is not None and total > 0:
+            share = f" ({100 * positions / total:.1f} %)" if positions else ""
+            counts.append(f"{run.name} {positions:,}{share}")
+    if counts:
+        yield f"Parameters of the position encoding: {_join(counts)}."
 
 
 def _value(score: Score) -> str:
     return f"{score.score:.2f}" + ("" if score.interval is None else f" ± {score.interval:.2f}")
 
 
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def _join(phrases: Sequence[str]) -> str:
+    return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
