@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from examples.character_lm.task import CharacterConfig, CharacterTask
 from safetensors.torch import load_file
 
-from floater.errors import DataError, RunError
+from floater import tasks
+from floater.errors import ConfigError, DataError, RunError
 from floater.report.page import write_report
 from floater.runs.encodings import Encodings
 from floater.training.run import run
@@ -68,6 +70,21 @@ def test_a_stopped_run_resumes_to_the_same_bits(
     before = (resumed.path / "scores.json").stat().st_mtime_ns
     run(CharacterTask(config()), tmp_path / "run", resume=True)
     assert (resumed.path / "scores.json").stat().st_mtime_ns == before, "a finished run is kept"
+
+
+def test_other_packages_add_tasks_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("character_lm", "examples.character_lm.task:CharacterTask", tasks.GROUP)
+    monkeypatch.setattr(
+        tasks,
+        "entry_points",
+        lambda group, name="character_lm": EntryPoints([point]).select(group=group, name=name),
+    )
+    task = tasks.task_from({"task": "character_lm", "data": {"text": "a.txt"}})
+    assert isinstance(task, CharacterTask)
+    with pytest.raises(
+        ConfigError, match="must be one of translation, .*, character_lm, but is 'x'"
+    ):
+        tasks.task_from({"task": "x"})
 
 
 def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:

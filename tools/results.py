@@ -16,9 +16,10 @@ import re
 import sys
 from pathlib import Path
 
+from floater.tasks.understanding.tables import markdown
+
 from floater.files import write_text
 from floater.report.figures import grid, save
-from floater.tasks.understanding.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 ORDER = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")

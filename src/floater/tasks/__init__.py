@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ TASKS = {
     "race": "race.task:RaceTask",
 }
 """The class of each task, by its name in config files; imported when it is used."""
+GROUP = "floater.tasks"
+"""Entry points by which other packages add tasks."""
 
 
 def task_from(settings: Mapping[str, Any], where: str = "The config") -> Task[Any]:
@@ -30,10 +33,19 @@ def task_from(settings: Mapping[str, Any], where: str = "The config") -> Task[An
         where: name of the settings, for messages.
     """
     name = settings.get("task", "translation")
-    if not isinstance(name, str) or name not in TASKS:
-        raise ConfigError(f"{where}: `task` must be one of {', '.join(TASKS)}, but is {name!r}.")
-    module, class_name = TASKS[name].split(":")
-    task_class: type[Task[Any]] = getattr(import_module(f".{module}", __name__), class_name)
+    installed = (
+        {}
+        if isinstance(name, str) and name in TASKS
+        else {entry.name: entry for entry in entry_points(group=GROUP)}
+    )
+    if not isinstance(name, str) or name not in {*TASKS, *installed}:
+        known = ", ".join([*TASKS, *installed])
+        raise ConfigError(f"{where}: `task` must be one of {known}, but is {name!r}.")
+    if name in installed:
+        task_class: type[Task[Any]] = installed[name].load()
+    else:
+        module, class_name = TASKS[name].split(":")
+        task_class = getattr(import_module(f".{module}", __name__), class_name)
     return task_class(task_class.config_class(**settings))
 
 
