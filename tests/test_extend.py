@@ -81,9 +81,7 @@ def test_other_packages_add_tasks_by_an_entry_point(monkeypatch: pytest.MonkeyPa
     )
     task = tasks.task_from({"task": "character_lm", "data": {"text": "a.txt"}})
     assert isinstance(task, CharacterTask)
-    with pytest.raises(
-        ConfigError, match="must be one of translation, .*, character_lm, but is 'x'"
-    ):
+    with pytest.raises(ConfigError, match="character_lm, but is 'x'"):
         tasks.task_from({"task": "x"})
 
 

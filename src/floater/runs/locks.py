@@ -1,6 +1,4 @@
-"""A run folder is used by one command at a time: who has it can be read, and a process that dies
-gives it back.
-"""
+"""Locks: a run folder is used by one command at a time, and a process that dies releases it."""
 
 from __future__ import annotations
 
@@ -28,30 +26,29 @@ except ImportError:  # Windows
     fcntl = None
 
 LOCK = ".lock"
-"""File of a run folder that says who uses it."""
+"""File of a run folder that names the process that uses it."""
 _TURN = ".turn"  # held for the moment in which scores are added
 _PATIENCE = 60.0  # seconds to wait for a turn, which takes milliseconds
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-_held: dict[
-    tuple[int, Path], tuple[int, bool]
-] = {}  # by process and folder: how often, and whether alone
+_held: dict[tuple[int, Path], tuple[int, bool]] = {}
+"""By process and folder: how often it is locked, and whether exclusively."""
 _guard = threading.Lock()
 
 
 @contextmanager
 def in_use(folder: Path, doing: str, *, alone: bool = True, create: bool = False) -> Iterator[None]:
-    """Inside, a folder belongs to this process; others are told who has it.
+    """Lock a folder for this process; other processes get an error that names this one.
 
-    A process may enter several times, as training evaluates at its end. Of several processes that
-    make one run together (`accelerate launch`), the first one holds the folder for all. The system
-    takes the lock from a process that dies; where it has no such locks, a lock whose process is
-    gone is taken over.
+    A process may lock a folder several times, as training evaluates at its end. Of several
+    processes that share a run (`accelerate launch`), the first one holds the lock for all. The
+    system releases the lock of a process that dies; where there are no such locks, a lock of a
+    process that no longer exists is taken over.
 
     Args:
         folder: of a run or of a comparison.
-        doing: a word for the message, such as train.
-        alone: False lets others who say the same in, as evaluations may go on side by side.
-        create: make the folder if there is none; it is removed again if nothing was put into it.
+        doing: the command, for the message, such as train.
+        alone: False shares the lock with others who do the same, such as evaluations.
+        create: create the folder; it is removed again if nothing was written into it.
     """
     if os.environ.get("RANK", "0") != "0":
         yield
@@ -86,7 +83,7 @@ def in_use(folder: Path, doing: str, *, alone: bool = True, create: bool = False
 
 @contextmanager
 def turn(folder: Path) -> Iterator[None]:
-    """Inside, no other process adds to the records of a run; one that wants to waits."""
+    """Serialise changes to the records of a run: other processes wait."""
     path = folder / _TURN
     end = time.monotonic() + _PATIENCE
     while True:
@@ -95,8 +92,8 @@ def turn(folder: Path) -> Iterator[None]:
             break
         if time.monotonic() > end:
             raise RunError(
-                f"{folder} must take new scores within {_PATIENCE:.0f} s, but {_who(path)} keeps it"
-                " from that; end it."
+                f"{folder} must be free for new scores within {_PATIENCE:.0f} s, but {_who(path)} "
+                "holds it; end that process."
             )
         time.sleep(0.02)
     try:
@@ -123,7 +120,7 @@ def _locked(folder: Path, doing: str, *, alone: bool) -> Iterator[None]:
 
 
 def _make(folder: Path) -> list[Path]:
-    """The folders that were missing, the outermost first, now made."""
+    """Create a folder; returns the folders that were missing, outermost first."""
     missing: list[Path] = []
     for place in (folder, *folder.parents):
         if place.exists():
@@ -137,7 +134,7 @@ def _make(folder: Path) -> list[Path]:
 
 
 def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
-    """The lock file, open and locked; None if another process has it."""
+    """Open and lock the file; None if another process holds it."""
     if fcntl is None:
         return _take_by_name(path)
     while True:
@@ -145,7 +142,7 @@ def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
         file = path.open("ab+")
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-            if _same(file, path):  # else the one who had it has removed it meanwhile
+            if _same(file, path):  # otherwise its owner has removed it meanwhile
                 return file
         except BlockingIOError:
             file.close()
@@ -165,9 +162,7 @@ def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
 
 
 def _take_by_name(path: Path) -> IO[bytes] | None:
-    """The same without locks of the system: who makes the file has it; what a dead process left is
-    removed.
-    """
+    """Without system locks: whoever creates the file holds it; that of a dead process goes."""
     for _ in range(2):
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
@@ -181,7 +176,7 @@ def _take_by_name(path: Path) -> IO[bytes] | None:
 
 
 def _give_back(path: Path, file: IO[bytes]) -> None:
-    """Remove the file, unless others share it, and let go of it."""
+    """Release the lock, and remove the file unless others share it."""
     last = True
     try:
         if fcntl is not None:
@@ -206,11 +201,11 @@ def _same(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-# Who has it ---------------------------------------------------------------------------------------
+# Who holds it -------------------------------------------------------------------------------------
 
 
 def _sign(file: IO[bytes], doing: str, *, alone: bool) -> None:
-    """Write who has the lock; those who share one have a line each."""
+    """Write who holds the lock; processes that share one write a line each."""
     if alone:
         file.truncate(0)
     about = {
@@ -236,9 +231,9 @@ def _holders(path: Path) -> list[dict[str, Any]]:
 
 
 def _alive(holder: dict[str, Any]) -> bool:
-    """Whether the process still runs; of another machine, nobody knows.
+    """Whether the process still runs; on another machine it may.
 
-    A number that was given anew is not the same process.
+    A process number that was reused does not count.
     """
     if holder.get("host") != socket.gethostname():
         return True
@@ -252,7 +247,7 @@ def _alive(holder: dict[str, Any]) -> bool:
 
 
 def _runs(process: int) -> bool:
-    """Whether there is a process of that number."""
+    """Whether a process with this number exists."""
     if sys.platform == "win32":  # there, signal 0 would end it
         kernel, code = ctypes.windll.kernel32, ctypes.c_ulong()
         handle = kernel.OpenProcess(0x1000, False, process)
@@ -271,9 +266,7 @@ def _runs(process: int) -> bool:
 
 
 def _beginning(process: int) -> str | None:
-    """When a process was started, in ticks since the machine was; None where the system does not
-    tell.
-    """
+    """When a process started, in ticks since boot; None if the system cannot tell."""
     try:
         return (
             Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
@@ -283,7 +276,7 @@ def _beginning(process: int) -> str | None:
 
 
 def _fresh(path: Path) -> bool:
-    """Whether a file without a signature was made just now, by someone who is about to sign."""
+    """Whether a file without a name was just created, by a process about to write it."""
     try:
         return not _holders(path) and time.time() - path.stat().st_mtime < 2
     except OSError:

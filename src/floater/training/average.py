@@ -15,8 +15,8 @@ from .checkpoints import GO_BACK
 
 
 def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the floating-point weights, formed in float64; anything else is that of the last
-    checkpoint.
+    """The mean of the floating-point weights, computed in float64; other tensors are those of the
+    last checkpoint.
     """
     if not checkpoints:
         raise RunError("There is no checkpoint to average.")
@@ -49,19 +49,19 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def weights_of(folder: Path, advice: str) -> dict[str, Tensor]:
-    """The weights in a folder, if they are those that were saved, and finite.
+    """Load the weights in a folder, and check their hashes and that they are finite.
 
     Args:
         folder: of a checkpoint or a saved model.
-        advice: what to do about weights that are damaged, the end of the message.
+        advice: what to do about damaged weights, the end of the message.
     """
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise RunError(f"{folder} must hold weights (model.safetensors), but holds none.")
     check_hashes(folder, RunError, advice)
     with reading(f"{folder}, whose weights are damaged,", RunError, advice):
-        found = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    for name, tensor in found.items():
+        weights = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise RunError(f"{folder} must hold finite weights, but {name} is not; {advice}")
-    return found
+    return weights

@@ -1,4 +1,4 @@
-"""Which encoder a task puts where."""
+"""Which encoder a run uses, and at which sites."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..encoders import KINDS, EncoderConfig, RotaryConfig
 
 
 class Placement(Config):
-    """Which encoder, where; each task says what it takes unless told."""
+    """Which encoder, at which sites; each task has its own defaults."""
 
     bare: ClassVar[str]
-    """What the positions are called in tables where there is no encoder."""
+    """How tables name the positions of a run without an encoder."""
 
     encoder: EncoderConfig | None = None
     """`kind` (flow, sinusoidal, learned, recurrent, rotary, none) and that kind's settings."""
     sites: Sites
-    """input, blocks, qkv; or {kind: qkv, blocks: [1], …} for a part."""
+    """input, blocks or qkv; or {kind: qkv, blocks: [1], …} for some of them."""
     own: Literal["keep", "replace"]
-    """What happens to the model's own positions where an encoder is given: keep them and add, or
-    take them out.
+    """What an encoder does to the model's built-in positions: keep and add to them, or replace
+    them.
     """
 
     @field_validator("encoder", mode="before")
@@ -44,18 +44,18 @@ class Placement(Config):
             return Sites(value)
         if isinstance(value, dict):
             if "kind" not in value:
-                raise ValueError("give a `kind` (input, blocks or qkv) beside what is chosen of it")
+                raise ValueError("give a `kind` (input, blocks or qkv) as well")
             return Sites(**value)
         return value
 
     @model_validator(mode="after")
     def _rotary(self) -> Placement:
         if isinstance(self.encoder, RotaryConfig) and self.sites.kind != "qkv":
-            raise ValueError("a rotary encoder turns queries and keys: `sites` must be qkv")
+            raise ValueError("a rotary encoder rotates queries and keys: `sites` must be qkv")
         return self
 
     def described(self) -> str:
-        """A few words for tables."""
+        """A short description for tables."""
         if self.encoder is None:
             return self.bare
         kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
@@ -65,9 +65,9 @@ class Placement(Config):
         return f"{kind} {self.sites.kind}{part}"
 
     def dump(self) -> dict[str, Any]:
-        """As it stands in a config file."""
-        found = self.model_dump(mode="json")
+        """The settings as in a config file."""
+        settings = self.model_dump(mode="json")
         if self.encoder is not None:
             kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
-            found["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
-        return found
+            settings["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
+        return settings

@@ -37,14 +37,14 @@ class TrainingSettings(Config):
     clip: NotNegative = 0.0
     """Largest norm of the gradient; 0 does not clip."""
     flow_lr_multiple: Positive = 1.0
-    """Learning rate of the encoder's weights, in multiples of the rest's."""
+    """Learning rate of the encoder's weights, as a multiple of `lr`."""
     flow_weight_decay: NotNegative = 0.0
     update_every: Count = 1
     """Train the encoder's weights in every k-th step only."""
     freeze_flow: bool = False
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     keep: Count = 5
-    """Checkpoints to keep: the last so many, and the best."""
+    """Number of checkpoints to keep: the last ones; the best is kept besides."""
     patience: Count | None = None
     """Stop after this many evaluations without improvement; None never stops early."""
     log_every: Count = 50
@@ -53,7 +53,7 @@ class TrainingSettings(Config):
     tensorboard: bool = True
 
     def groups(self) -> dict[str, Any]:
-        """Arguments of `parameter_groups`, all but `lr`."""
+        """Arguments of `parameter_groups` except `lr`."""
         return {
             "weight_decay": self.weight_decay,
             "flow_lr_multiple": self.flow_lr_multiple,
@@ -64,7 +64,7 @@ class TrainingSettings(Config):
 
 @dataclass(frozen=True)
 class Pace:
-    """When things happen, in updates."""
+    """How long to train, and when to evaluate and save, in updates."""
 
     updates: int
     warmup: int

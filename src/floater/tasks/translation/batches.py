@@ -1,4 +1,4 @@
-"""Batches by token budget, of sentences of about equal length, in a new order every epoch."""
+"""Batches with a token budget, of sentences of similar length, in a new order every epoch."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ class TokenBatches(Sampler[list[int]]):
 
     The shapes of the batches are the same in every epoch; which examples of equal lengths share a
     batch, and the order of the batches, are drawn from the seed and the epoch. Every process draws
-    the same list and takes each `processes`-th of it. The number of batches is a multiple of
-    `together` (processes × accumulated batches): where it would not be, the largest batches are
-    halved.
+    the same list and takes its share. The number of batches is a multiple of `together` (world size
+    × accumulated batches); if necessary, the largest batches are halved.
 
     Args:
         lengths: token counts [examples, 2].
-        budget: tokens a batch.
+        budget: tokens per batch.
         seed: of the order.
         world: the processes that share the batches.
         together: number of batches that make one update.
@@ -68,7 +67,7 @@ class TokenBatches(Sampler[list[int]]):
         self._cuts = _halve(_cut(lengths[self._order].max(1), budget), together)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next."""
+        """Set the epoch, which decides the order."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -78,7 +77,7 @@ class TokenBatches(Sampler[list[int]]):
         yield from self.all()[: len(self) * self._world.size][self._world.rank :: self._world.size]
 
     def all(self) -> list[list[int]]:
-        """The batches of this epoch, of all processes."""
+        """The batches of this epoch for all processes."""
         random = np.random.default_rng([self._seed, self._epoch])
         shuffled = random.permutation(len(self._lengths))
         order = shuffled[_by_length(self._lengths[shuffled])]
@@ -89,7 +88,7 @@ class TokenBatches(Sampler[list[int]]):
         return [batches[number] for number in random.permutation(len(batches))]
 
     def padding(self) -> float:
-        """Share of the padded positions, both sides counted, that hold no token."""
+        """Fraction of positions, on both sides, that are padding."""
         lengths = self._lengths[self._order]
         padded = sum(
             (last - first) * lengths[first:last].max(0).sum()
@@ -119,17 +118,17 @@ def _cut(longest: np.ndarray, budget: int) -> list[int]:
 def _halve(cuts: list[int], together: int) -> list[int]:
     while (len(cuts) - 1) % together:
         sizes = np.diff(cuts)
-        place = int(sizes.argmax())
-        if sizes[place] < 2:  # fewer examples than processes: the rest is left out
+        largest = int(sizes.argmax())
+        if sizes[largest] < 2:  # fewer examples than processes
             break
-        cuts = sorted([*cuts, cuts[place] + int(sizes[place]) // 2])
+        cuts = sorted([*cuts, cuts[largest] + int(sizes[largest]) // 2])
     return cuts
 
 
 class Collate:
     """Rows of token numbers → the tensors a Marian model takes.
 
-    `decoder_input_ids` are the labels, one place later.
+    `decoder_input_ids` are the labels, shifted right by one.
     """
 
     def __init__(self, pad: int, start: int) -> None:

@@ -1,6 +1,4 @@
-"""What can be said of a translation run before anything is read or built: its files are there, and
-there is room for it.
-"""
+"""Checks of a translation run before anything is read: its files exist, memory and disk suffice."""
 
 from __future__ import annotations
 
@@ -13,16 +11,14 @@ from ...room import check_disk, check_folder, check_memory
 from ...training.process import on_cpu
 from .config import TranslationConfig, TranslationDataConfig
 
-_COPIES = (
-    4  # of the weights in memory while training: themselves, their gradient, and Adam's two moments
-)
-_BYTES = 10  # of text that may be one token
-_ITEM = 16  # bytes of an item of an embedded line, at the very least
+_COPIES = 4  # of the weights in memory: themselves, their gradient, and Adam's two moments
+_BYTES = 10  # of text per token, at most
+_ITEM = 16  # bytes of an item of an embedded line, at least
 
 
 def check_inputs(config: TranslationConfig, path: Path) -> None:
-    """Raise where a run cannot be made: a file is missing, its folder cannot be written to, or disk
-    or memory are too small.
+    """Raise an error if a file is missing, the run folder cannot be written, or disk or memory are
+    too small.
 
     Args:
         config: the settings.
@@ -69,7 +65,7 @@ def files(data: TranslationDataConfig) -> Iterator[Path]:
 
 
 def parameters(config: TranslationConfig) -> int:
-    """Weights of the model, a little fewer than there are."""
+    """A lower bound of the number of weights."""
     size = config.model.size()
     layers, dim, wide = int(size["layers"]), int(size["dim"]), int(size["feed_forward"])
     encoder = config.positions.encoder
@@ -78,25 +74,25 @@ def parameters(config: TranslationConfig) -> int:
 
 
 def _entries(config: TranslationConfig) -> int:
-    """Entries of the vocabulary, at the least: it has no more than its text gives rise to."""
+    """A lower bound of the size of the vocabulary, which the text limits."""
     return min(config.vocabulary.size, 4000 if config.data.embedded is None else 400)
 
 
 def _items(config: TranslationConfig) -> int:
-    """Items of the embedded corpus, at the least."""
-    made = config.data.embedded
+    """A lower bound of the items of the embedded corpus."""
+    embedded = config.data.embedded
     return (
         0
-        if made is None
+        if embedded is None
         else sum(
             part.pairs * (part.shortest + part.longest) // 2
-            for part in (made.train, made.valid, made.test)
+            for part in (embedded.train, embedded.valid, embedded.test)
         )
     )
 
 
 def _tokens(config: TranslationConfig) -> int:
-    """Tokens of the training part, at the least."""
+    """A lower bound of the tokens of the training split."""
     if config.data.train is None:
         return _items(config)
     return (

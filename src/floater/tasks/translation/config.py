@@ -24,16 +24,14 @@ from .embedded import Embedded
 
 
 class SplitFiles(Config):
-    """Where one part of the data lies: two aligned text files, or TSV files with named columns
-    (plain or .gz each).
-    """
+    """The files of a split: two aligned text files, or TSV files with named columns (or .gz)."""
 
     source: Path | None = None
     target: Path | None = None
     tsv: Path | tuple[Path, ...] | None = None
-    """One file, or several that are joined."""
+    """One file, or several that are concatenated."""
     source_column: str | None = None
-    """Name of the column in the TSV file; the language unless given."""
+    """Name of the column in the TSV file; default: the language."""
     target_column: str | None = None
 
     @model_validator(mode="after")
@@ -86,7 +84,7 @@ class TranslationDataConfig(Config):
     WMT's usual value is 1.5.
     """
     max_pairs: Count | None = None
-    """Use the first so many training pairs only."""
+    """Use only this many training pairs, the first ones."""
 
     def has_test(self) -> bool:
         """Whether there is a test set."""
@@ -110,7 +108,7 @@ class VocabularyConfig(Config):
     size: Annotated[int, Field(ge=300, le=10**7)] = 8000
     """Number of entries, 256 bytes and 4 special ones included."""
     min_frequency: Count = 2
-    """A merge must be seen so often."""
+    """Minimum frequency of a merge."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -124,7 +122,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class TransformerConfig(Config):
-    """The size of the Transformer: a preset, and what differs from it."""
+    """The size of the Transformer: a preset, and deviations from it."""
 
     preset: Literal["tiny", "small", "base", "large"] = "base"
     layers: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -146,10 +144,10 @@ class TransformerConfig(Config):
         return self
 
     def size(self) -> dict[str, Any]:
-        """Layers, widths, heads and dropout, from the preset unless set."""
+        """Layers, widths, heads and dropout; by default those of the preset."""
         return {
-            key: value if (found := getattr(self, key)) is None else found
-            for key, value in PRESETS[self.preset].items()
+            key: default if (value := getattr(self, key)) is None else value
+            for key, default in PRESETS[self.preset].items()
         }
 
 
@@ -157,16 +155,14 @@ _AT_ANY_TIME = (FlowConfig, SinusoidalConfig, RotaryConfig)
 
 
 class JitterConfig(Config):
-    """Times that are moved while training, drawn anew for each batch: a model meets times that
-    longer inputs will need.
-    """
+    """Random shifts of the times while training, so that the model meets times of longer inputs."""
 
     offset: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """All tokens of a batch, on both sides, stand up to so many tokens later."""
+    """Largest shift of a batch, on both sides, in tokens."""
     stretch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """They stand up to so many times as far apart."""
+    """Largest factor by which the distance between tokens grows."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the batches that are moved; the others are as they are."""
+    """Fraction of the batches that are shifted."""
 
 
 class TranslationPositions(Placement):
@@ -181,7 +177,7 @@ class TranslationPositions(Placement):
     per_stack: bool = False
     """One encoder for the source and one for the target side, instead of one for both."""
     jitter: JitterConfig | None = None
-    """Move the times while training; off unless given."""
+    """Shift the times while training; default: off."""
 
     @model_validator(mode="after")
     def _anywhere(self) -> TranslationPositions:
@@ -205,7 +201,7 @@ class TranslationTraining(TrainingSettings):
     warmup: Count = 4000
     """Updates over which the learning rate rises."""
     evaluate_every: Count = 1000
-    """Updates between two looks at the validation set."""
+    """Updates between two evaluations."""
     save_every: Count = 500
     """Updates between two checkpoints."""
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
@@ -214,7 +210,7 @@ class TranslationTraining(TrainingSettings):
     """
     label_smoothing: Share = 0.1
     average: Annotated[int, Field(ge=0)] = 5
-    """Average the weights of the last so many checkpoints at the end; 0 takes the last weights."""
+    """Number of checkpoints to average at the end; 0 takes the last weights."""
 
     @model_validator(mode="after")
     def _enough(self) -> TranslationTraining:
@@ -225,7 +221,7 @@ class TranslationTraining(TrainingSettings):
         return self
 
     def pace(self) -> Pace:
-        """When things happen."""
+        """How many updates, and when to evaluate and save."""
         return Pace(self.updates, self.warmup, self.evaluate_every, self.save_every)
 
 
@@ -235,12 +231,12 @@ class DecodingConfig(Config):
     beam: Annotated[int, Field(ge=1, le=1000)] = 4
     length_penalty: Finite = 0.6
     max_ratio: Annotated[float, Field(gt=0, le=1000)] = 2.0
-    """A translation may be so many times as long as its source, in tokens, plus 20."""
+    """Longest translation in multiples of the source length, in tokens; 20 are added."""
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
     valid_beam: Annotated[int, Field(ge=1, le=1000)] = 1
     """Beam for the validation BLEU while training."""
     length_bins: tuple[Count, ...] = ()
-    """Edges of bins of source length, in tokens, in which the test set is scored too."""
+    """Edges of bins of source length, in tokens, for separate scores of the test set."""
 
 
 class TranslationConfig(RunConfig):

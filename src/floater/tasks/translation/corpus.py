@@ -1,6 +1,4 @@
-"""Pairs of sentences from text files, TSV files, the hub or the embedded corpus, checked before
-anything else starts.
-"""
+"""Pairs of sentences from text files, TSV files, the hub or the embedded corpus."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class Pairs:
         return len(self.source)
 
     def fingerprint(self) -> dict[str, str | int]:
-        """What a run folder remembers of its data."""
+        """What a run records about its data."""
         return {
             "from": self.name,
             "pairs": len(self),
@@ -62,7 +60,7 @@ def load(config: TranslationDataConfig, split: SplitName) -> Pairs | None:
     source, target = read_lines(files.source), read_lines(files.target)
     if len(source) != len(target):
         raise DataError(
-            f"{files.source} and {files.target} must have equally many lines, but have "
+            f"{files.source} and {files.target} must have the same number of lines, but have "
             f"{len(source):,} and {len(target):,}."
         )
     return Pairs(source, target, f"{files.source} | {files.target}")
@@ -99,11 +97,11 @@ def _from_hub(hub: TranslationHub, split: str, source: str, target: str) -> Pair
 def usable(
     config: TranslationDataConfig, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Numbers of the training pairs that are neither empty, nor too long, nor too unequal.
+    """Numbers of the training pairs that are not empty, not too long and of similar lengths.
 
     Lengths count the end token.
     """
-    kept = []
+    numbers = []
     widest = config.max_source_tokens or config.max_tokens
     for number, (one, other) in enumerate(zip(source, target, strict=True)):
         short, long = sorted((len(one), len(other)))
@@ -111,11 +109,11 @@ def usable(
             continue
         if config.max_ratio is not None and long > config.max_ratio * short:
             continue
-        kept.append(number)
-    if not kept:
+        numbers.append(number)
+    if not numbers:
         raise DataError(
             f"No training pair is left of {len(source):,} after the filters (min_tokens "
             f"{config.min_tokens}, max_tokens {config.max_tokens}, max_source_tokens "
             f"{config.max_source_tokens}, max_ratio {config.max_ratio}); loosen them in `data`."
         )
-    return kept
+    return numbers

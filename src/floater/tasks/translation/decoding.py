@@ -1,4 +1,4 @@
-"""Translate lines: beam search in batches of about equal length, order and empty lines kept."""
+"""Translate lines with beam search, in batches of similar length; the order stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .vocabulary import Vocabulary
 
 
 class Translator:
-    """A model with its vocabulary and the way to search.
+    """A model with its vocabulary and search settings.
 
     Args:
         model: a trained model.
@@ -38,24 +38,24 @@ class Translator:
 
         Args:
             lines: sources.
-            beam: width of the beam; the config's unless given.
+            beam: beam width; default: the config's.
             done: called with the number of lines of each finished batch.
         """
         encoded = self.vocabulary.encode(lines)
-        found = [""] * len(lines)
+        translations = [""] * len(lines)
         for batch in _batches(encoded, self.config.batch_tokens // (beam or self.config.beam)):
             for number, text in zip(
                 batch, self._decode([encoded[number] for number in batch], beam), strict=True
             ):
-                found[number] = text
+                translations[number] = text
             if done is not None:
                 done(len(batch))
-        return found
+        return translations
 
     def stream(
         self, lines: Iterable[str], *, window: int = 1000, done: Callable[[int], None] | None = None
     ) -> Iterator[str]:
-        """Translate lines as they come, `window` at a time."""
+        """Translate a stream of lines, `window` at a time."""
         held: list[str] = []
         for line in lines:
             held.append(line)
@@ -78,7 +78,7 @@ class Translator:
         training = self.model.training
         self.model.eval()
         try:
-            made: Any = self.model.generate(  # type: ignore[misc]
+            generated: Any = self.model.generate(  # type: ignore[misc]
                 input_ids=source,
                 attention_mask=source.ne(self.vocabulary.pad).to(torch.int64),
                 max_new_tokens=self._limit(source.shape[1]),
@@ -87,10 +87,10 @@ class Translator:
             )
         finally:
             self.model.train(training)
-        # what a sentence gets must not depend on its company; the first token is the start
+        # The limit is that of each sentence, so that a translation does not depend on its batch.
         return self.vocabulary.decode(
-            found[: 1 + self._limit(len(row))]
-            for found, row in zip(made.tolist(), rows, strict=True)
+            tokens[: 1 + self._limit(len(row))]  # the first token is the start token
+            for tokens, row in zip(generated.tolist(), rows, strict=True)
         )
 
     def _limit(self, length: int) -> int:
@@ -98,8 +98,8 @@ class Translator:
 
 
 def _batches(rows: Sequence[Sequence[int]], budget: int) -> Iterator[list[int]]:
-    """Numbers of the rows that hold more than the end token, the longest first, so that memory runs
-    out at once or never.
+    """Numbers of the rows that are not empty, longest first, so that memory runs out early if at
+    all.
     """
     order = sorted(
         (number for number, row in enumerate(rows) if len(row) > 1),

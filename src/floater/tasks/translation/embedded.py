@@ -21,18 +21,18 @@ Kind = Literal["number", "date", "time"]
 Item = int | date | time
 Line = tuple[Item, ...]
 LANGUAGES = ("en", "de", "fr")
-_DRAWS = 100  # for one line that is not in the training part
+_DRAWS = 100  # attempts to draw a line that is not in the training split
 
 
 class Lines(Config):
-    """How many lines to make, and of how many items; any number between the two is as likely."""
+    """The number of lines, and of items per line, drawn uniformly."""
 
     pairs: Count
     """Number of lines."""
     shortest: Count = 1
-    """Fewest items of a line."""
+    """Smallest number of items of a line."""
     longest: Count = 4
-    """Most items of a line."""
+    """Largest number of items of a line."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Lines:
@@ -44,31 +44,31 @@ class Lines(Config):
 
 
 class Embedded(Config):
-    """A corpus that is made, not read: the same for the same seed, on every machine.
+    """A generated corpus: the same for the same seed, on every machine.
 
-    A line is a list of items; its translation is right or wrong. No line of the training part is in
-    the other two.
+    A line is a list of items; its translation is right or wrong. No line of the training split is
+    in the other two.
     """
 
     train: Lines
-    """The training part."""
+    """The training split."""
     valid: Lines
-    """The validation part."""
+    """The validation split."""
     test: Lines
-    """The test part."""
+    """The test split."""
     items: Annotated[tuple[Kind, ...], Field(min_length=1)] = ("number", "date", "time")
-    """What lines consist of."""
+    """Kinds of items."""
     largest: Count = 9999
     """Largest number; small ones are as frequent as large ones (a number of digits is drawn first).
     """
     seed: int = 0
-    """Another seed makes other lines."""
+    """Seed of the generator."""
 
 
 def generate(
     config: Embedded, part: Literal["train", "valid", "test"], source: str, target: str
 ) -> tuple[list[str], list[str]]:
-    """The lines of one part, in two languages."""
+    """The lines of a split, in two languages."""
     for language in (source, target):
         if language not in LANGUAGES:
             raise DataError(

@@ -42,11 +42,11 @@ class Vocabulary:
         ]
 
     def text(self) -> str:
-        """All of it as text, for another process."""
+        """Serialise it as text, for another process."""
         return self.tokenizer.backend_tokenizer.to_str()
 
     def save(self, folder: Path) -> None:
-        """Write it the Hugging Face way."""
+        """Save it as a Hugging Face tokenizer."""
         self.tokenizer.save_pretrained(folder)
         record_hashes(folder)
 
@@ -77,7 +77,7 @@ def learn(lines: Iterable[str], config: VocabularyConfig) -> Vocabulary:
 
 
 def from_text(text: str) -> Vocabulary:
-    """What `Vocabulary.text` gave."""
+    """The vocabulary that `Vocabulary.text` serialised."""
     return Vocabulary(
         PreTrainedTokenizerFast(
             tokenizer_object=tokenizers.Tokenizer.from_str(text),
@@ -91,7 +91,7 @@ def from_text(text: str) -> Vocabulary:
 
 
 def load(folder: Path) -> Vocabulary:
-    """Read what `Vocabulary.save` wrote."""
+    """Load what `Vocabulary.save` wrote."""
     advice = "bring the folder back from a copy, or train anew."
     if not (folder / "tokenizer.json").is_file():
         raise RunError(f"{folder} must hold a vocabulary (tokenizer.json), but does not; {advice}")
