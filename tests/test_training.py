@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
 import floater
-from attach_models import PAD, VOCABULARY, make
+from attachments.attach_models import PAD, VOCABULARY, make
 from floater.errors import ArgumentError, AttachmentError
 from floater.training import UpdateEvery, parameter_groups, token_loss
 
@@ -178,7 +178,7 @@ def test_checkpoints_of_the_trainer_carry_the_attachment_and_resume(tmp_path: Pa
 TWO = """
 import os, sys, torch
 sys.path.insert(0, os.environ["TESTS"])
-from attach_models import make
+from attachments.attach_models import make
 from test_training import MOVING, Sentences
 import floater
 torch.set_num_threads(1)

@@ -20,10 +20,10 @@ from transformers import (
 )
 
 import floater
-from attach_models import batch, make
 from floater.errors import AttachmentError, SavedError
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+from .attach_models import MOVING, batch, make
+
 CLASSES: dict[str, Any] = {
     "bert": AutoModelForMaskedLM,
     "marian": AutoModelForSeq2SeqLM,
@@ -171,7 +171,7 @@ def damage(folder: Path, how: str) -> None:
         ("changed", r"floater.safetensors is damaged or was changed after it was saved"),
         ("gone", r"must hold floater.safetensors, but does not"),
         ("json", r"floater_config.json is damaged"),
-        ("newer", r"Format 99 with encoder 'flow' is not one this version reads"),
+        ("newer", r"but has format 99 and encoder 'flow'; install a newer"),
         ("incomplete", r"description of the attachment lacks 'encoder'"),
         ("mismatched", r"do not fit their description"),
         ("base", r"The base model at .* cannot be loaded"),
@@ -230,7 +230,7 @@ def test_a_model_may_come_back_without_its_head(saved: Any) -> None:
 
 
 def test_other_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(SavedError, match="must be a folder with a saved model, but there is none"):
+    with pytest.raises(SavedError, match="must be a folder with a saved model, but does not exist"):
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SavedError, match=r"must hold floater_config\.json"):

@@ -13,9 +13,8 @@ from torch import nn
 from transformers import AutoModel, BertConfig, BertForMaskedLM
 
 import floater
-from attach_models import VOCABULARY, batch, make
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+from .attach_models import MOVING, VOCABULARY, batch, make
 
 
 class Logits(nn.Module):

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import floater
-from attach_models import ARCHITECTURES, VOCABULARY, batch, make
 from floater.errors import ArgumentError, AttachmentError, LengthError, SavedError, TimesError
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+from .attach_models import ARCHITECTURES, MOVING, VOCABULARY, batch, make
 
 
 @pytest.mark.parametrize("baked", [False, True])
@@ -92,7 +91,7 @@ def test_a_baked_attachment_refuses_to_be_trained() -> None:
     made = floater.attach(model, MOVING)
     made.bake(20)
     with pytest.raises(
-        AttachmentError, match=r"A baked attachment cannot be trained: .*call unbake\(\) first"
+        AttachmentError, match=r"A baked attachment cannot be trained, .*call unbake\(\) first"
     ):
         model(**inputs)
     made.requires_grad_(False)
