@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 from ..lazy import lazily as _lazily
 
 if TYPE_CHECKING:
+    from .groups import freeze_flow as freeze_flow
     from .groups import parameter_groups as parameter_groups
     from .loss import token_loss as token_loss
     from .update_every import UpdateEvery as UpdateEvery
 else:
     _lazily(
         __name__,
-        {"parameter_groups": ".groups", "token_loss": ".loss", "UpdateEvery": ".update_every"},
+        {
+            "freeze_flow": ".groups",
+            "parameter_groups": ".groups",
+            "token_loss": ".loss",
+            "UpdateEvery": ".update_every",
+        },
     )

@@ -105,6 +105,7 @@ def assemble(
         measure=measure,
         keep=training.keep,
         groups=training.groups(),
+        freeze_flow=training.freeze_flow,
         betas=training.betas,
         eps=training.eps,
         model=model,

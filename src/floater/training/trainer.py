@@ -27,7 +27,7 @@ from ..attachments import attachment
 from ..encoders import Flow
 from ..errors import RunError, brief
 from ..files import check_hashes, publish, reading, record_hashes, writing
-from .groups import parameter_groups
+from .groups import freeze_flow, parameter_groups
 from .records import RunFolder
 
 PREFIX = "checkpoint-"
@@ -46,6 +46,7 @@ class SafeTrainer(Trainer):
         measure: called instead of the stock evaluation; returns metrics without prefix.
         keep: checkpoints to keep, besides the best.
         groups: keyword arguments of `parameter_groups`, all but `lr`.
+        freeze_flow: train the base only.
         betas, eps: of Adam.
         loss: the loss of a batch, summed over its labels; the model's own unless given.
         fused: make an update in one pass over the weights; it rounds differently.
@@ -61,13 +62,14 @@ class SafeTrainer(Trainer):
         groups: dict[str, Any],
         betas: tuple[float, float],
         eps: float,
+        freeze_flow: bool = False,
         loss: Callable[[nn.Module, dict[str, Any]], Tensor] | None = None,
         fused: bool = False,
         **kwargs: Any,
     ) -> None:
         self._make_loader, self._measure, self._keep = loader, measure, keep
         self._groups, self._betas, self._eps = groups, betas, eps
-        self._loss, self._fused = loss, fused
+        self._loss, self._fused, self._freeze_flow = loss, fused, freeze_flow
         self._aside: Path | None = None
         self.tokens = 0
         super().__init__(**kwargs)
@@ -91,6 +93,8 @@ class SafeTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
+            if self._freeze_flow:
+                freeze_flow(self._bare)
             groups = parameter_groups(
                 self._bare, lr=self.args.learning_rate, required=False, **self._groups
             )
