@@ -28,10 +28,10 @@ def with_lora(order: str) -> tuple[Any, Any]:
     """A model with LoRA and a flow that PEFT trains, and its inner model."""
     inner = make("bert")
     floater.attach(inner, floater.FlowConfig())
-    if order == "LoRA first":  # the attachment is made again around LoRA's layers
-        made = floater.attachment(inner)
-        assert made is not None
-        made.detach()
+    if order == "LoRA first":  # attach again around LoRA's layers
+        first = floater.attachment(inner)
+        assert first is not None
+        first.detach()
         peft = get_peft_model(inner, LoraConfig(**LORA))
         floater.attach(peft, floater.FlowConfig())
         attached = floater.attachment(peft)
@@ -58,19 +58,19 @@ def test_a_flow_trains_beside_lora(order: str) -> None:
     inputs = batch("bert")
     plain = make("bert")
     model, inner = with_lora(order)
-    made = floater.attachment(model)
-    assert made is not None
-    assert floater.attachment(inner) is made
+    attached = floater.attachment(model)
+    assert attached is not None
+    assert floater.attachment(inner) is attached
     with torch.no_grad():
         base = logits(plain, inputs)
         assert torch.equal(logits(model, inputs), base)  # LoRA and flow are both fresh
     train(model, inputs)
-    flow: Any = made.encoder
+    flow: Any = attached.encoder
     assert flow.initial.grad is not None
     assert flow.initial.abs().max() > 0.01
     with torch.no_grad():
         trained = logits(model, inputs)
-        with made.disabled():
+        with attached.disabled():
             without = logits(model, inputs)
         assert (trained - without).abs().max() > 1e-4, "the trained flow has an effect of its own"
         if order == "flow first":  # PEFT turns off what it trains: LoRA and the flow
@@ -179,22 +179,22 @@ def test_quantised_projections() -> None:
     model = quantised(make("bert"))
     with torch.no_grad():
         before = logits(model, inputs)
-        made = floater.attach(model, floater.FlowConfig())
+        attached = floater.attach(model, floater.FlowConfig())
         assert torch.equal(logits(model, inputs), before)
-        flow: Any = made.encoder
+        flow: Any = attached.encoder
         flow.initial += 1.0
         assert (logits(model, inputs) - before).abs().max() > 1e-3
-        made.detach()
+        attached.detach()
         assert torch.equal(logits(model, inputs), before)
-    attached = make("bert")
-    made = floater.attach(attached, MOVING)
+    model = make("bert")
+    attached = floater.attach(model, MOVING)
     with torch.no_grad():
-        exact = logits(attached, inputs)
+        exact = logits(model, inputs)
         with pytest.raises(
             ArgumentError,
             match=r"must be an nn.Linear, but is a torch.*dynamic.*bake the attachment before",
         ):
-            logits(quantised(attached), inputs)
-        made.bake(20)
-        small = logits(quantised(attached), inputs)
+            logits(quantised(model), inputs)
+        attached.bake(20)
+        small = logits(quantised(model), inputs)
     assert (small - exact).abs().max() < 0.2 * exact.abs().max()

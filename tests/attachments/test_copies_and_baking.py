@@ -23,33 +23,33 @@ from .attach_models import ARCHITECTURES, MOVING, batch, logits, make
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_baking_keeps_the_outputs_and_ends_where_it_says(name: str) -> None:
     model, inputs = make(name), batch(name)
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     with torch.no_grad():
         before = logits(model, inputs)
-        made.bake(17)
-        assert made.baked_length == 17
+        attached.bake(17)
+        assert attached.baked_length == 17
         assert torch.equal(logits(model, inputs), before)
-        made.unbake()
+        attached.unbake()
         assert torch.equal(logits(model, inputs), before)
-        made.bake(5)
+        attached.bake(5)
         with pytest.raises(
             LengthError,
             match=r"baked to 5 positions, but \d+ are needed; call bake\(\d+\) or unbake\(\)",
         ):
             logits(model, inputs)
     with pytest.raises(ArgumentError, match="`length` must be a positive integer, but is 0"):
-        made.bake(0)
+        attached.bake(0)
 
 
 def test_a_deep_copy_lives_its_own_life() -> None:
     model, inputs = make("bert"), batch("bert")
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     with torch.no_grad():
         before = logits(model, inputs)
         twin = copy.deepcopy(model)
         other = floater.attachment(twin)
         assert other is not None
-        assert other is not made
+        assert other is not attached
         assert torch.equal(logits(twin, inputs), before)
         flow: Any = other.encoder
         flow.initial += 1.0
@@ -62,7 +62,7 @@ def test_a_deep_copy_lives_its_own_life() -> None:
 DEEP = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7, keep_for=3)
 
 
-def rhythm(looks: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:
+def train_flow(evaluations: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:
     """In which of 12 steps h learns, and what it learned, with evaluations and another optimiser's
     steps in between.
     """
@@ -79,7 +79,7 @@ def rhythm(looks: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:
         if table.requires_grad:
             table.square().sum().backward()
         optimiser.step()
-        if step in looks:
+        if step in evaluations:
             with torch.no_grad():
                 flow.eval().table(9)
             other(torch.ones(2)).sum().backward()
@@ -87,23 +87,23 @@ def rhythm(looks: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:
     return learns, flow.initial.detach().clone()
 
 
-@pytest.mark.parametrize("looks", [(4, 7), (0, 1, 2, 3), tuple(range(12))])
+@pytest.mark.parametrize("evaluations", [(4, 7), (0, 1, 2, 3), tuple(range(12))])
 def test_an_evaluation_or_an_unrelated_optimiser_changes_nothing_that_is_kept(
-    looks: tuple[int, ...],
+    evaluations: tuple[int, ...],
 ) -> None:
-    plain, with_looks = rhythm(()), rhythm(looks)
-    assert plain[0] == with_looks[0] == "100100100100"
-    assert torch.equal(plain[1], with_looks[1])
+    plain, with_evaluations = train_flow(()), train_flow(evaluations)
+    assert plain[0] == with_evaluations[0] == "100100100100"
+    assert torch.equal(plain[1], with_evaluations[1])
 
 
 @pytest.mark.parametrize("how", ["copy", "pickle"])
 @pytest.mark.parametrize("positions", ["keep", "replace"])
 def test_a_copy_made_while_disabled_is_enabled(positions: Any, how: str) -> None:
     model, inputs = make("bert"), batch("bert")
-    made = floater.attach(model, MOVING, positions=positions)
+    attached = floater.attach(model, MOVING, positions=positions)
     with torch.no_grad():
         before = logits(model, inputs)
-        with made.disabled(), made.at(torch.arange(11) * 0.3):
+        with attached.disabled(), attached.at(torch.arange(11) * 0.3):
             twin = copy.deepcopy(model) if how == "copy" else pickle.loads(pickle.dumps(model))
             plain = logits(model, inputs)
         assert torch.equal(logits(twin, inputs), before)
@@ -112,8 +112,8 @@ def test_a_copy_made_while_disabled_is_enabled(positions: Any, how: str) -> None
 
 def test_loading_other_weights_bakes_anew() -> None:
     model, other, inputs = make("bert"), make("bert"), batch("bert")
-    made = floater.attach(model, MOVING)
-    ours, theirs = (cast("Flow", one.encoder) for one in (made, floater.attach(other, MOVING)))
+    attached = floater.attach(model, MOVING)
+    ours, theirs = (cast("Flow", one.encoder) for one in (attached, floater.attach(other, MOVING)))
     start = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
 
     def part() -> None:
@@ -129,17 +129,17 @@ def test_loading_other_weights_bakes_anew() -> None:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(0.1)
-        wanted = logits(other, inputs)
+        expected = logits(other, inputs)
         for load in (whole, encoder, part):
-            made.unbake()
+            attached.unbake()
             ours.load_state_dict(start)
-            made.bake(20)
-            assert (logits(model, inputs) - wanted).abs().max() > 1e-2
+            attached.bake(20)
+            assert (logits(model, inputs) - expected).abs().max() > 1e-2
             load()
-            lengths = [made.baked_length]
-            torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
+            lengths = [attached.baked_length]
+            torch.testing.assert_close(logits(model, inputs), expected, rtol=1e-6, atol=1e-6)
             load()
-            made.unbake()
-            lengths.append(made.baked_length)
+            attached.unbake()
+            lengths.append(attached.baked_length)
             assert lengths == [20, None]
-            torch.testing.assert_close(logits(model, inputs), wanted, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(logits(model, inputs), expected, rtol=1e-6, atol=1e-6)

@@ -113,11 +113,11 @@ def test_decoding_from_encoder_outputs_equals_the_full_forward(
         )
         settings = {"max_new_tokens": 6, "do_sample": False, "num_beams": 3}
         for cache in (True, False):
-            made = model.generate(**inputs, **settings, use_cache=cache)
+            whole = model.generate(**inputs, **settings, use_cache=cache)
             again = model.generate(
                 encoder_outputs=model.get_encoder()(**inputs), **mask, **settings, use_cache=cache
             )
-            assert torch.equal(made, again)
+            assert torch.equal(whole, again)
 
 
 def test_states_without_a_record_are_counted_by_their_mask_or_said_to_be_unknown() -> None:

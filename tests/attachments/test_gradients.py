@@ -35,7 +35,7 @@ def test_the_backward_copies_no_gradients_of_projections(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "marian", "vit", "distilbert"])
 def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
     model = make(name).double().train()
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     first, second = batch(name, length=11), batch(name, rows=2, length=7)
     inputs = [
         {k: v.double() if v.is_floating_point() else v for k, v in part.items()}
@@ -47,7 +47,9 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
         outs = [logits(model, part) for part in inputs]  # two forwards, then one backward
         torch.autograd.backward([out.square().mean() for out in outs])
         return [
-            parameter.grad.clone() for parameter in made.parameters() if parameter.grad is not None
+            parameter.grad.clone()
+            for parameter in attached.parameters()
+            if parameter.grad is not None
         ]
 
     plain = gradients()
@@ -75,16 +77,16 @@ def test_one_solve_and_one_sweep_a_micro_batch(name: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(gradients, "_sweep", counted)
     model = make(name).train()
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
-    flow: Any = made.encoder
+    flow: Any = attached.encoder
     for step in range(2):
         for _ in range(8):
             logits(model, batch(name)).square().mean().backward()
         assert (flow.solves, sweeps) == (step + 1, 8 * (step + 1))
         optimiser.step()
         optimiser.zero_grad()
-    made.bake(20)
+    attached.bake(20)
     before = flow.solves
     with torch.no_grad():
         logits(model, batch(name))
@@ -93,10 +95,10 @@ def test_one_solve_and_one_sweep_a_micro_batch(name: str, monkeypatch: pytest.Mo
 
 def test_gradient_reaches_every_parameter_of_the_attachment() -> None:
     model = make("marian").train()
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     logits(model, batch("marian")).square().mean().backward()
     assert all(
-        parameter.grad is not None and parameter.grad.any() for parameter in made.parameters()
+        parameter.grad is not None and parameter.grad.any() for parameter in attached.parameters()
     )
-    flow: Any = made.encoder
+    flow: Any = attached.encoder
     assert bool((flow.initial.grad.abs().sum(1) > 0).all())  # every site has a say

@@ -64,18 +64,18 @@ def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
         if flow
         else config
     )
-    made = floater.attach(model, chosen, sites="input", positions="replace")
+    attached = floater.attach(model, chosen, sites="input", positions="replace")
     ids, far = (
         torch.randint(3, VOCABULARY, (1, 4)),
         torch.tensor([[3, 2_000_000, 10_000_000, 2_000_000]]),
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = far.to(torch.float64) * made.delta
+    times = far.to(torch.float64) * attached.delta
     if flow:  # of the solver, the steps to t = 10⁶ are the cost
         far, times = far // 1000, times / 1000
     with torch.no_grad():
         here = logits(model, {"input_ids": ids, "position_ids": far})
-        with made.at(times):
+        with attached.at(times):
             there = logits(model, {"input_ids": ids})
     torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
     assert (

@@ -70,10 +70,10 @@ def test_keeping_marians_sinusoid_grows_it() -> None:
     inputs = batch("marian", rows=2, length=90)
     with torch.no_grad():
         expected = logits(long, inputs)
-        made = floater.attach(short, floater.FlowConfig())
+        attached = floater.attach(short, floater.FlowConfig())
         torch.testing.assert_close(logits(short, inputs), expected, rtol=1e-5, atol=1e-5)
         assert short.model.encoder.embed_positions.weight.shape[0] == LIMIT
-        made.detach()
+        attached.detach()
         with pytest.raises(IndexError):
             logits(short, inputs)
 
@@ -99,7 +99,7 @@ def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(
     counting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make("roberta").double()
-    made = floater.attach(model, MOVING, indices=counting)
+    attached = floater.attach(model, MOVING, indices=counting)
     inputs = batch("roberta", rows=3, length=11)
     assert inputs["attention_mask"].sum(1).unique().numel() > 1
     shapes: set[int] = set()
@@ -112,7 +112,7 @@ def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(
     monkeypatch.setattr(projections, "_project", noted)
 
     def gradients_of(out: Tensor) -> list[Tensor]:
-        return list(torch.autograd.grad(out.square().sum(), list(made.parameters())))
+        return list(torch.autograd.grad(out.square().sum(), list(attached.parameters())))
 
     once = logits(model, inputs)
     assert shapes == {2}
@@ -171,14 +171,14 @@ def test_left_padding_with_position_ids(name: str, kind: str) -> None:
 
 def test_non_contiguous_position_ids_pick_their_own_encodings() -> None:
     model = make("bert").double()
-    made = floater.attach(model, MOVING, sites="input", positions="replace")
+    attached = floater.attach(model, MOVING, sites="input", positions="replace")
     ids = torch.randint(3, VOCABULARY, (2, 5))
     index = torch.tensor([[0, 7, 3, 3, 21], [5, 4, 3, 2, 1]])
-    encoder: Any = made.encoder
+    encoder: Any = attached.encoder
     with torch.no_grad():
         ours = logits(model, {"input_ids": ids, "position_ids": index})
         table = encoder.table(22)[:, 0]
-        made.detach()
+        attached.detach()
         bare = floater.attach(model, floater.NoPositionConfig(), sites="input", positions="replace")
         block = model.bert.encoder.layer[0]
         handle = block.register_forward_pre_hook(
@@ -192,48 +192,48 @@ def test_non_contiguous_position_ids_pick_their_own_encodings() -> None:
 
 def test_real_times() -> None:
     model = make("bert").double()
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     inputs = batch("bert", rows=2, length=6)
-    grid = torch.arange(6, dtype=torch.float64) * made.delta
+    grid = torch.arange(6, dtype=torch.float64) * attached.delta
     with torch.no_grad():
         plain = logits(model, inputs)
-        with made.at(grid):
+        with attached.at(grid):
             torch.testing.assert_close(logits(model, inputs), plain, rtol=1e-9, atol=1e-9)
-        with made.at(grid * 1.37):
+        with attached.at(grid * 1.37):
             stretched = logits(model, inputs)
         rows = torch.stack((grid, grid * 1.37))
-        with made.at(rows):
+        with attached.at(rows):
             both = logits(model, inputs)
         torch.testing.assert_close(both[0], plain[0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(both[1], stretched[1], rtol=1e-9, atol=1e-9)
         assert (stretched - plain).abs().max() > 1e-3
-        made.bake(10)
-        with made.at(grid):
+        attached.bake(10)
+        with attached.at(grid):
             torch.testing.assert_close(logits(model, inputs), plain, rtol=1e-9, atol=1e-9)
         with (
-            made.at(grid * 1.37),
+            attached.at(grid * 1.37),
             pytest.raises(
                 AttachmentError,
                 match="must be multiples of Δ, but some lie in between; call unbake",
             ),
         ):
             logits(model, inputs)
-        made.unbake()
+        attached.unbake()
         for times, message in (
             (torch.zeros(3, 6), "times for 3 sequences, but the batch holds 2"),
             (torch.arange(9.0), "was given 9 times, but the sequences hold 6 tokens"),
         ):
-            with made.at(times), pytest.raises(ArgumentError, match=message):
+            with attached.at(times), pytest.raises(ArgumentError, match=message):
                 logits(model, inputs)
 
 
 def test_real_times_of_an_encoder_decoder_through_beams() -> None:
     model = make("marian").double()
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     inputs = generation_inputs("marian", pads=False)
     source = torch.arange(8, dtype=torch.float64) * 0.23
     with torch.no_grad():
-        with made.at(source=source):
+        with attached.at(source=source):
             cached = model.generate(
                 **inputs, num_beams=4, max_new_tokens=6, do_sample=False, use_cache=True
             )
@@ -242,8 +242,10 @@ def test_real_times_of_an_encoder_decoder_through_beams() -> None:
             )
         assert torch.equal(cached, plain)
         decoder = {**inputs, "decoder_input_ids": cached[:, :-1]}
-        with made.at(source=source, target=torch.arange(3) * made.delta):  # the rest continues by Δ
+        with attached.at(
+            source=source, target=torch.arange(3) * attached.delta
+        ):  # the rest continues by Δ
             full = logits(model, decoder)
-        with made.at(source=source):
+        with attached.at(source=source):
             torch.testing.assert_close(logits(model, decoder), full, rtol=1e-9, atol=1e-9)
         assert (logits(model, decoder) - full).abs().max() > 1e-4

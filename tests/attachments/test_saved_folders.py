@@ -30,9 +30,9 @@ def rewritten(folder: Path, tensors: dict[str, Tensor] | None = None, **descript
     if tensors is not None:
         save_file(tensors, folder / "floater.safetensors")
     path = folder / "floater_config.json"
-    found = {**json.loads(path.read_text()), **description}
-    found.pop("weights_sha256", None)
-    path.write_text(json.dumps(found))
+    changed = {**json.loads(path.read_text()), **description}
+    changed.pop("weights_sha256", None)
+    path.write_text(json.dumps(changed))
     record_hashes(folder)
 
 
@@ -59,9 +59,9 @@ def test_baked_tables_of_a_tampered_save_are_refused(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
     model = make("bert")
-    made: Any = floater.attach(model, MOVING)
+    attached: Any = floater.attach(model, MOVING)
     with torch.no_grad():
-        made.encoder.initial[0, 0] = float("nan")
+        attached.encoder.initial[0, 0] = float("nan")
     floater.save_pretrained(model, tmp_path)
     with pytest.raises(SavedError, match=r"hold finite weights, but all.initial is not finite"):
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path)
@@ -123,14 +123,14 @@ def test_saving_where_one_works_keeps_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, inputs = make("bert"), batch("bert")
-    made: Any = floater.attach(model, MOVING)
+    attached: Any = floater.attach(model, MOVING)
     (tmp_path / "mine.txt").write_text("mine")
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         floater.save_pretrained(model, ".")
         Path("after.txt").write_text("the folder is still there")
         with torch.no_grad():
-            made.encoder.initial += 1.0
+            attached.encoder.initial += 1.0
     floater.save_pretrained(model, ".")
     assert Path("mine.txt").read_text() == "mine"
     assert not list(tmp_path.glob(".*"))
@@ -156,11 +156,11 @@ def test_saving_respects_permissions(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path) -> None:
     model, inputs = make("bert"), batch("bert")
-    made: Any = floater.attach(model, MOVING)
+    attached: Any = floater.attach(model, MOVING)
     floater.save_pretrained(model, tmp_path / "out")
     with torch.no_grad():
         before = logits(model, inputs)
-        made.encoder.initial += 1.0
+        attached.encoder.initial += 1.0
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:

@@ -56,9 +56,9 @@ def test_saved_models_come_back_the_same(
     name: str, positions: Any, baked: bool, tmp_path: Path
 ) -> None:
     model, inputs = make(name), batch(name)
-    made = floater.attach(model, MOVING, positions=positions)
+    attached = floater.attach(model, MOVING, positions=positions)
     if baked:
-        made.bake(16)
+        attached.bake(16)
     floater.save_pretrained(model, tmp_path / "out")
     back = floater.from_pretrained(CLASSES[name], tmp_path / "out")
     again = floater.attachment(back)
@@ -73,7 +73,7 @@ def test_saved_models_come_back_the_same(
         ".md",
     }, "nothing but JSON, safetensors and the card"
     card = (tmp_path / "out" / "README.md").read_text()
-    assert f"{made.num_parameters():,}" in card
+    assert f"{attached.num_parameters():,}" in card
     assert "floater.from_pretrained" in card
 
 
@@ -97,17 +97,17 @@ def test_a_new_process_gives_identical_outputs(saved: Any, tmp_path: Path) -> No
 def test_the_base_alone_still_loads_the_hugging_face_way(saved: Any) -> None:
     model, inputs, folder = saved
     plain = AutoModelForMaskedLM.from_pretrained(folder)
-    made = floater.attachment(model)
-    assert made is not None
-    with torch.no_grad(), made.disabled():
+    attached = floater.attachment(model)
+    assert attached is not None
+    with torch.no_grad(), attached.disabled():
         assert torch.equal(plain(**inputs).logits, model(**inputs).logits)
 
 
 def test_saving_over_a_folder_replaces_it_whole(saved: Any) -> None:
     model, inputs, folder = saved
-    made: Any = floater.attachment(model)
+    attached: Any = floater.attachment(model)
     with torch.no_grad():
-        made.encoder.initial += 1.0
+        attached.encoder.initial += 1.0
     floater.save_pretrained(model, folder)
     assert [path for path in folder.parent.iterdir() if path.name.startswith(".")] == []
     back = floater.from_pretrained(AutoModelForMaskedLM, folder)

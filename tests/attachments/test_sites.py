@@ -162,13 +162,13 @@ def test_every_site_is_where_it_should_be(name: str, kind: str) -> None:
     inputs = {
         key: value.double() if value.is_floating_point() else value for key, value in inputs.items()
     }
-    made = floater.attach(model, floater.LearnedConfig(max_length=20, init_std=1.0), sites=kind)
-    encoder: Any = made.encoder
+    attached = floater.attach(model, floater.LearnedConfig(max_length=20, init_std=1.0), sites=kind)
+    encoder: Any = attached.encoder
     with torch.no_grad():
         encoder.weight.normal_()
         table = encoder.weight.detach().clone()
         ours = logits(model, inputs)
-        made.detach()
+        attached.detach()
         plain = logits(model, inputs)
         with reference(name, kind, model, table, inputs):
             expected = logits(model, inputs)
@@ -234,7 +234,7 @@ def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
         ]  # deeper, a causal model tells orders apart by itself
     with torch.no_grad():
         kept = logits(model, inputs)
-    made = floater.attach(model, config, positions="replace")
+    attached = floater.attach(model, config, positions="replace")
     order = torch.tensor([9, 0, 7, 1, 10, 2, 8, 3, 6, 5, 4])
     if name == "gpt2":  # of which the last token sees all others
         order = torch.tensor([9, 0, 7, 1, 8, 2, 6, 3, 5, 4, 10])
@@ -247,7 +247,7 @@ def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
         here, there = here[:, -1], there[:, -1]
     same = bool((there - here).abs().max() < 1e-12)
     assert same == isinstance(config, floater.NoPositionConfig)
-    with torch.no_grad(), made.disabled():
+    with torch.no_grad(), attached.disabled():
         assert torch.equal(logits(model, inputs), kept)
     rows = {
         "SinusoidalConfig": 0,
@@ -258,7 +258,7 @@ def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
     }
     cell = (WIDTH + 1) * WIDTH + WIDTH if isinstance(config, floater.RecurrentConfig) else 0
     sites = {"bert": 9, "gpt2": 3, "marian": 18}[name]
-    assert made.num_parameters() == sites * rows[type(config).__name__] + cell
+    assert attached.num_parameters() == sites * rows[type(config).__name__] + cell
 
 
 def test_rotary_products_in_a_model_depend_on_distances_only() -> None:

@@ -45,10 +45,10 @@ def test_a_forward_that_passes_by_its_attachment_is_an_error() -> None:
         ("block", "the projection q of block 1 was not called"),
     ):
         model = Deaf(calls).eval()
-        made = floater.attach(model, MOVING, sites=sites)
+        attached = floater.attach(model, MOVING, sites=sites)
         with pytest.raises(AttachmentError, match=message), torch.no_grad():
             model(x)
-        with made.disabled():
+        with attached.disabled():
             model(x)
     heard = Deaf("projection").eval()
     floater.attach(heard, MOVING, sites=sites)
@@ -58,13 +58,13 @@ def test_a_forward_that_passes_by_its_attachment_is_an_error() -> None:
 
 def test_a_block_by_itself_is_refused_and_leaves_nothing_behind() -> None:
     model, inputs = make("bert"), batch("bert")
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     hidden = torch.randn(1, 4, WIDTH)
     with pytest.raises(
         AttachmentError, match="BertLayer was called without the encodings of its tokens"
     ):
         model.bert.encoder.layer[0](hidden)
-    with made.disabled():
+    with attached.disabled():
         model.bert.encoder.layer[0](hidden)
     with torch.no_grad():
         before = logits(model, inputs)

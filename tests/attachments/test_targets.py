@@ -31,21 +31,21 @@ from .attach_models import MOVING, PAD, VOCABULARY, WIDTH, batch, logits, make
 
 def test_an_unknown_architecture_by_pattern() -> None:
     """GPT-2 under another name: the same numbers as by its layout."""
-    known, unknown = make("gpt2"), make("gpt2")
+    known, unlisted = make("gpt2"), make("gpt2")
     targets = {"blocks": "transformer.h.*", "qkv": "transformer.h.*.attn.c_attn"}
     by_layout = floater.attach(known, MOVING)
-    by_name = floater.attach(unknown, MOVING, sites=floater.Sites("qkv", targets=targets))
+    by_name = floater.attach(unlisted, MOVING, sites=floater.Sites("qkv", targets=targets))
     by_name.load_state_dict(by_layout.state_dict())
     inputs = batch("gpt2")
     flow: Any = by_name.encoder
     with torch.no_grad():
-        found = logits(unknown, inputs)
-        assert torch.equal(logits(known, inputs), found)
-        assert (logits(make("gpt2"), inputs) - found).abs().max() > 1e-2, (
+        output = logits(unlisted, inputs)
+        assert torch.equal(logits(known, inputs), output)
+        assert (logits(make("gpt2"), inputs) - output).abs().max() > 1e-2, (
             "the encodings arrive at all"
         )
         flow.initial.copy_(flow.initial.roll(1, 0))
-        assert (logits(unknown, inputs) - found).abs().max() > 1e-2, "and each at its own site"
+        assert (logits(unlisted, inputs) - output).abs().max() > 1e-2, "and each at its own site"
 
 
 def test_blocks_of_an_encoder_decoder_by_pattern_are_not_counted_by_a_mask() -> None:
@@ -119,8 +119,8 @@ def unknown(name: str) -> tuple[Any, dict[str, str], dict[str, Tensor]]:
         inner = f"{stack}.block.*"
         paths = {part: f"{inner}.layer.0.SelfAttention.{part}" for part in "qkv"}
         inputs["decoder_input_ids"] = torch.randint(3, VOCABULARY, (2, 5))
-    wanted = {"blocks": inner, **{key: path for key, path in paths.items() if key in "qkv"}}
-    return model.eval().double(), wanted, inputs
+    targets = {"blocks": inner, **{key: path for key, path in paths.items() if key in "qkv"}}
+    return model.eval().double(), targets, inputs
 
 
 @pytest.mark.parametrize("kind", ["qkv", "blocks"])
@@ -134,15 +134,15 @@ def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
     length = 5 if name == "t5 decoder" else 9
     with torch.no_grad():
         plain = logits(model, inputs)
-    made = floater.attach(
+    attached = floater.attach(
         model, floater.LearnedConfig(max_length=20), sites=floater.Sites(kind, targets=targets)
     )
-    encoder: Any = made.encoder
+    encoder: Any = attached.encoder
     with torch.no_grad():
         encoder.weight.normal_()
         table = encoder.weight.detach().clone()
         ours = logits(model, inputs)
-        made.detach()
+        attached.detach()
         assert torch.equal(logits(model, inputs), plain)
         handles, site = [], 0
         for block in range(2):
@@ -186,22 +186,22 @@ def test_positions_reach_the_blocks_of_any_stack(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["deberta-v2", "deberta", "llama", "t5 encoder"])
 def test_gradient_checkpointing_by_pattern_changes_no_gradient(name: str) -> None:
     model, targets, inputs = unknown(name)
-    made = floater.attach(model, MOVING, sites=floater.Sites("blocks", targets=targets))
+    attached = floater.attach(model, MOVING, sites=floater.Sites("blocks", targets=targets))
     model.train()
-    found = []
+    gradients = []
     for _ in range(2):
         model.zero_grad()
         logits(model, inputs).square().mean().backward()
-        found.append(
+        gradients.append(
             [
                 parameter.grad.clone()
-                for parameter in made.parameters()
+                for parameter in attached.parameters()
                 if parameter.grad is not None
             ]
         )
         model.gradient_checkpointing_enable()
-    assert len(found[0]) == 5
-    for one, other in zip(*found, strict=True):
+    assert len(gradients[0]) == 5
+    for one, other in zip(*gradients, strict=True):
         assert one.abs().max() > 0
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 

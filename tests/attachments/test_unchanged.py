@@ -35,9 +35,9 @@ def test_fresh_flow_changes_nothing_to_the_bit(name: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             half = logits(model, inputs)
     state = torch.get_rng_state()
-    made = floater.attach(model, floater.FlowConfig())
+    attached = floater.attach(model, floater.FlowConfig())
     assert torch.equal(torch.get_rng_state(), state)
-    assert floater.attachment(model) is made
+    assert floater.attachment(model) is attached
     with torch.no_grad():
         assert torch.equal(logits(model, inputs), before)
         assert torch.equal(logits(model, single), alone)
@@ -48,9 +48,9 @@ def test_fresh_flow_changes_nothing_to_the_bit(name: str) -> None:
     model.train()
     assert torch.equal(logits(model, inputs), before)  # dropout is 0
     model.eval()
-    with made.disabled(), torch.no_grad():
+    with attached.disabled(), torch.no_grad():
         assert torch.equal(logits(model, inputs), before)
-    made.detach()
+    attached.detach()
     assert floater.attachment(model) is None
     with torch.no_grad():
         assert torch.equal(logits(model, inputs), before)
@@ -74,12 +74,12 @@ def test_disabling_and_detaching_restore_a_model_that_was_changed(name: str, kin
         before = logits(model, inputs)
         keys = list(model.state_dict())
         for positions in ("keep", "replace"):
-            made = floater.attach(model, MOVING, sites=kind, positions=positions)
+            attached = floater.attach(model, MOVING, sites=kind, positions=positions)
             assert [key for key in model.state_dict() if not key.startswith("floater.")] == keys
             assert (logits(model, inputs) - before).abs().max() > 1e-3
-            with made.disabled():
+            with attached.disabled():
                 assert torch.equal(logits(model, inputs), before)
-            made.detach()
+            attached.detach()
             assert torch.equal(logits(model, inputs), before)
             assert all(
                 parameter.requires_grad
@@ -90,10 +90,10 @@ def test_disabling_and_detaching_restore_a_model_that_was_changed(name: str, kin
 
 def test_initialising_weights_again_leaves_the_attachment_alone() -> None:
     model = make("bert")
-    made = floater.attach(model, MOVING)
-    before = {key: value.clone() for key, value in made.state_dict().items()}
+    attached = floater.attach(model, MOVING)
+    before = {key: value.clone() for key, value in attached.state_dict().items()}
     model.init_weights()
-    assert all(torch.equal(before[key], value) for key, value in made.state_dict().items())
+    assert all(torch.equal(before[key], value) for key, value in attached.state_dict().items())
 
 
 def test_attaching_twice_is_refused() -> None:
@@ -107,13 +107,13 @@ def test_attaching_twice_is_refused() -> None:
 def test_attaching_to_a_model_and_to_its_base_is_refused(kind: str) -> None:
     for first, second in (("", "bert"), ("bert", "")):
         model = make("bert")
-        made = floater.attach(model.get_submodule(first), MOVING, sites=kind)
+        attached = floater.attach(model.get_submodule(first), MOVING, sites=kind)
         with pytest.raises(
             AttachmentError,
             match="The encoder has an attachment already, made through its base or a model around",
         ):
             floater.attach(model.get_submodule(second), MOVING, sites=kind)
-        made.detach()
+        attached.detach()
         floater.attach(model.get_submodule(second), MOVING, sites=kind)
 
 

@@ -23,7 +23,7 @@ from .attachment import ATTACHMENT_FORMAT, Attachment
 from .building import Shapes, WeightsMismatch
 from .context import NAME
 from .saved_base import SavedBase
-from .saving import CONFIG, WEIGHTS, check_path, fingerprint
+from .saving import CONFIG_FILE, WEIGHTS_FILE, check_path, fingerprint
 from .sites import Sites
 
 
@@ -138,7 +138,7 @@ def _base_info(folder: Path, description: Mapping[str, Any]) -> Mapping[str, Any
     info = description.get("base", {})
     if not isinstance(info, dict) or not isinstance(info.get("name", ""), str):
         raise SavedError(
-            f"{folder / CONFIG} must describe its base, but `base` is {brief(info)}; save the "
+            f"{folder / CONFIG_FILE} must describe its base, but `base` is {brief(info)}; save the "
             "model again."
         )
     return info
@@ -188,7 +188,7 @@ def _check_base(
         if fingerprint(model) != expected:
             raise SavedError(
                 f"The weights of the base in {folder} are damaged or were changed after they were "
-                f"saved: their fingerprint is not the one in {CONFIG}; save the model again."
+                f"saved: their fingerprint is not the one in {CONFIG_FILE}; save the model again."
             )
     elif fingerprint(model) != expected:
         raise SavedError(
@@ -202,13 +202,13 @@ def _check_base(
 
 def _read_description(folder: Path) -> dict[str, Any]:
     """The description of the attachment: from its own file, or from the config of a checkpoint."""
-    file, checkpoint = folder / CONFIG, folder / "config.json"
+    file, checkpoint = folder / CONFIG_FILE, folder / "config.json"
     source = file if file.exists() else checkpoint
     try:
         description = json.loads(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SavedError(
-            f"{folder} must hold {CONFIG} (or a Trainer checkpoint), but holds neither."
+            f"{folder} must hold {CONFIG_FILE} (or a Trainer checkpoint), but holds neither."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise SavedError(f"{source} is damaged: {first_line(error)}.") from None
@@ -222,14 +222,14 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def _read_weights(folder: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
-    file = folder / WEIGHTS
-    if (folder / CONFIG).exists():
+    file = folder / WEIGHTS_FILE
+    if (folder / CONFIG_FILE).exists():
         if not file.exists():
-            raise SavedError(f"{folder} must hold {WEIGHTS}, but does not.")
+            raise SavedError(f"{folder} must hold {WEIGHTS_FILE}, but does not.")
         if "weights_sha256" in description and file_hash(file) != description["weights_sha256"]:
             raise SavedError(
                 f"{file} is damaged or was changed after it was saved: its hash is not the one in "
-                f"{CONFIG}."
+                f"{CONFIG_FILE}."
             )
         return _load_file(file)
     prefix = f"{NAME}.encoders."  # a Trainer checkpoint: everything is in the model's files
@@ -271,13 +271,13 @@ def _load_weights(
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise SavedError(
-                f"{folder / WEIGHTS} must hold finite weights, but {name} is not finite; save the "
-                "model again."
+                f"{folder / WEIGHTS_FILE} must hold finite weights, but {name} is not finite; save "
+                "the model again."
             )
     if "baked" in description and (description["baked"] is not None) != bool(baked):
         raise SavedError(
-            f"{folder / WEIGHTS} must hold baked encodings if and only if {CONFIG} has `baked`, but"
-            " they disagree; save the model again."
+            f"{folder / WEIGHTS_FILE} must hold baked encodings if and only if {CONFIG_FILE} has "
+            "`baked`, but they disagree; save the model again."
         )
     if baked:
         _check_baked(attached, folder, baked, description)
@@ -299,7 +299,7 @@ def _check_baked(
     }
     if baked.keys() != encoders.keys():
         raise SavedError(
-            f"{folder / WEIGHTS} must hold baked encodings of {', '.join(encoders)}, but has "
+            f"{folder / WEIGHTS_FILE} must hold baked encodings of {', '.join(encoders)}, but has "
             f"{', '.join(baked)}; save the model again."
         )
     for name, table in baked.items():
@@ -307,7 +307,7 @@ def _check_baked(
         fits = tuple(table.shape) == shape
         if not (fits and table.is_floating_point() and bool(torch.isfinite(table).all())):
             raise SavedError(
-                f"{folder / WEIGHTS} must hold finite baked encodings of shape {shape}, but those "
-                f"of {name!r} are {table.dtype} of shape {tuple(table.shape)}"
+                f"{folder / WEIGHTS_FILE} must hold finite baked encodings of shape {shape}, but "
+                f"those of {name!r} are {table.dtype} of shape {tuple(table.shape)}"
                 f"{', not all finite' if fits else ''}; save the model again."
             )

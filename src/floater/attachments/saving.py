@@ -25,7 +25,7 @@ from .card import model_card
 from .context import NAME
 from .layouts import base_of
 
-CONFIG, WEIGHTS = "floater_config.json", "floater.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = "floater_config.json", "floater.safetensors"
 
 
 def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: bool = True) -> None:
@@ -51,12 +51,12 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
                 if not name.startswith(f"{NAME}.")
             }
             model.save_pretrained(staging, state_dict=state)  # type: ignore[operator]
-        save_file(_tensors(attached), staging / WEIGHTS)
+        save_file(_tensors(attached), staging / WEIGHTS_FILE)
         config: Any = model.config
         description = {
             **attached.describe(),
             "baked": attached.baked_length,
-            "weights_sha256": file_hash(staging / WEIGHTS),
+            "weights_sha256": file_hash(staging / WEIGHTS_FILE),
             "base": {
                 "name": (
                     getattr(config, "_name_or_path", "")
@@ -66,7 +66,7 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
                 "fingerprint": fingerprint(model),
             },
         }
-        write_text(staging / CONFIG, json.dumps(description, indent=2) + "\n")
+        write_text(staging / CONFIG_FILE, json.dumps(description, indent=2) + "\n")
         write_text(staging / "README.md", model_card(model, attached, description))
         record_hashes(staging)
 
