@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
     RobertaForMaskedLM,
     T5ForConditionalGeneration,
 )
@@ -220,6 +221,27 @@ def test_a_class_that_does_not_fit_is_named(
     with pytest.raises(SavedError, match=message) as caught:
         floater.from_pretrained(used, tmp_path / "out")
     assert "\n" not in str(caught.value)
+
+
+def test_a_class_that_does_not_fit_a_base_on_the_hub_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make("bert")
+    model.config._name_or_path = "someone/somewhere"
+    floater.attach(model, MOVING)
+    floater.save_pretrained(model, tmp_path, base=False)
+    config = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    monkeypatch.setattr(
+        PreTrainedConfig, "get_config_dict", lambda *args, **kwargs: (dict(config), kwargs)
+    )
+    message = (
+        r"must fit the model at someone/somewhere, saved as BertForMaskedLM, but is"
+        r" AutoModelForSeq2SeqLM"
+    )
+    with pytest.raises(SavedError, match=message):
+        floater.from_pretrained(AutoModelForSeq2SeqLM, tmp_path, local_files_only=True)
+    with pytest.raises(SavedError, match=r"cannot be loaded: .* Pass base=… with the folder"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path, local_files_only=True)
 
 
 def test_a_model_may_come_back_without_its_head(saved: Any) -> None:
