@@ -97,9 +97,7 @@ def reference(
     elif name == "gpt2":
         for block in range(3):
             if kind == "qkv":
-                output(
-                    f"transformer.h.{block}.attn.c_attn", own, next(site), next(site), next(site)
-                )
+                output(f"transformer.h.{block}.attn.c_attn", own, *(next(site) for _ in "qkv"))
             elif kind == "blocks" or block == 0:
                 entry(f"transformer.h.{block}", own, next(site))
     elif name == "albert":
