@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
 import floater
-from floater.training import parameter_groups
+from floater.training import freeze_flow, parameter_groups
 from turns import parse, report, take_turns
 
 SIZES = {"pairs": 40, "threads": 2, "batch": 16, "length": 128, "layers": 6, "width": 384}
@@ -33,9 +33,8 @@ class Arm:
 
     def __init__(self, model: RobertaForSequenceClassification) -> None:
         self._model = model.train()
-        groups = parameter_groups(
-            model, lr=1e-5, weight_decay=0.1, freeze_flow=True, required=False
-        )
+        freeze_flow(model)
+        groups = parameter_groups(model, lr=1e-5, weight_decay=0.1, required=False)
         self._optimizer = torch.optim.AdamW(groups, lr=1e-5, betas=(0.9, 0.98), eps=1e-6)
 
     def __call__(self, batch: dict[str, Tensor]) -> float:

@@ -38,7 +38,7 @@ def test_attach_is_a_function_and_its_package_has_another_name(first: str) -> No
     )
     printed = (
         "print(type(floater.attach).__name__, floater.Sites is Sites, "
-        "floater.attachments.saving.CONFIG)"
+        "floater.attachments.saving.CONFIG_FILE)"
     )
     assert run(f"{code}; {printed}").split() == ["function", "True", "floater_config.json"]
 

@@ -13,9 +13,9 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
 import floater
-from attach_models import PAD, VOCABULARY, make
+from attachments.attach_models import PAD, VOCABULARY, make
 from floater.errors import ArgumentError, AttachmentError
-from floater.training import UpdateEvery, parameter_groups, token_loss
+from floater.training import UpdateEvery, freeze_flow, parameter_groups, token_loss
 
 MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
 
@@ -136,10 +136,16 @@ def test_parameter_groups() -> None:
     ]
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
-    parameter_groups(model, lr=1e-3, freeze_base=True)
-    assert {n.split(".")[0] for n, p in model.named_parameters() if p.requires_grad} == {"floater"}
-    parameter_groups(model, lr=1e-3, freeze_flow=True)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    freeze_flow(model)
     assert not any(parameter.requires_grad for parameter in made.parameters())
+    frozen = {id(parameter) for parameter in made.parameters()}
+    grouped = [
+        id(parameter) for group in parameter_groups(model, lr=1e-3) for parameter in group["params"]
+    ]
+    assert sorted(grouped) == sorted(
+        id(parameter) for parameter in model.parameters() if id(parameter) not in frozen
+    )
     with pytest.raises(ArgumentError, match="`flow_lr_multiple` must be positive, but is 0"):
         parameter_groups(model, lr=1e-3, flow_lr_multiple=0)
     with pytest.raises(ArgumentError, match="`steps` must be a positive whole number, but is 0"):
@@ -178,7 +184,7 @@ def test_checkpoints_of_the_trainer_carry_the_attachment_and_resume(tmp_path: Pa
 TWO = """
 import os, sys, torch
 sys.path.insert(0, os.environ["TESTS"])
-from attach_models import make
+from attachments.attach_models import make
 from test_training import MOVING, Sentences
 import floater
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
 import floater
-from attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
+from attachments.attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
 from command_line import said as told
 from floater.errors import ConfigError, DataError, RunError
 from floater.tasks.glue.problem import Glue, GlueConfig

@@ -1,9 +1,9 @@
-"""Put an encoder into any Hugging Face Transformer."""
+"""Add an encoder to any Hugging Face Transformer."""
 
 from .attaching import attach as attach
 from .attaching import attachment as attachment
 from .attachment import Attachment as Attachment
 from .layouts import LAYOUTS as LAYOUTS
-from .saving import from_pretrained as from_pretrained
+from .loading import from_pretrained as from_pretrained
 from .saving import save_pretrained as save_pretrained
 from .sites import Sites as Sites

@@ -1,4 +1,4 @@
-"""PEFT: which copy of an attachment it trains, and which of its adapters do not go with one."""
+"""PEFT: the copy of an attachment that it trains, and adapters that are incompatible with one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import nn
 from ..errors import AttachmentError
 from .projections import underlying
 
-_SCALING = ("DoRA", "IA3", "BOFT")
-"""Adapters that scale or turn what a projection gives."""
+_SCALING_ADAPTERS = ("DoRA", "IA3", "BOFT")
+"""Adapters that scale or rotate the output of a projection."""
 
 
 def active_module(module: object) -> object:
-    """A module as it is, or the copy of it that PEFT trains at present where it is wrapped to be
-    trained (`modules_to_save`).
+    """The copy of a module that PEFT trains at present, if PEFT wraps it (`modules_to_save`); else
+    the module itself.
     """
     wrapper: Any = module
     original = getattr(module, "__dict__", {}).get("_modules", {}).get("original_module")
@@ -29,32 +29,32 @@ def active_module(module: object) -> object:
 
 
 def inner_model(model: nn.Module) -> nn.Module:
-    """The model that a PeftModel is wrapped around; any other as it is."""
+    """The model inside a PeftModel; any other model itself."""
     get: Any = getattr(model, "get_base_model", None)
-    found = get() if hasattr(model, "peft_config") and callable(get) else model
-    return found if isinstance(found, nn.Module) else model
+    inner = get() if hasattr(model, "peft_config") and callable(get) else model
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def check_adapters(model: nn.Module, projections: Iterable[nn.Module]) -> None:
-    """Refuse adapters that scale what the projections give: their merged weights would leave the
-    encoding as it is.
+    """Refuse adapters that scale the output of the projections: they scale the encoding too, but
+    their merged weights would not.
     """
-    kinds = getattr(model, "peft_config", None)
-    for config in kinds.values() if isinstance(kinds, dict) else ():
+    configs = getattr(model, "peft_config", None)
+    for config in configs.values() if isinstance(configs, dict) else ():
         name = str(getattr(config.peft_type, "value", config.peft_type))
         name = "DoRA" if getattr(config, "use_dora", False) else name
-        if name in _SCALING and _wrapped(model, projections):
+        if name in _SCALING_ADAPTERS and _wraps_any(model, projections):
             raise AttachmentError(
-                f"{name} scales what projections give, the encoding included, which its merged "
-                "weights would not do; use LoRA (or another adapter that adds to them), or leave "
-                "the attachment's projections out of it."
+                f"{name} scales the output of projections, including the encoding, but its merged "
+                "weights would not; use LoRA (or another adapter that adds to the output), or "
+                "exclude the attachment's projections."
             )
 
 
-def _wrapped(model: nn.Module, projections: Iterable[nn.Module]) -> bool:
-    """Whether an adapter is wrapped around one of the projections."""
-    ours = {id(layer) for layer in projections}
+def _wraps_any(model: nn.Module, projections: Iterable[nn.Module]) -> bool:
+    """Whether an adapter wraps one of the projections."""
+    ids = {id(layer) for layer in projections}
     return any(
-        underlying(module) is not module and id(underlying(module)) in ours
+        underlying(module) is not module and id(underlying(module)) in ids
         for module in model.modules()
     )

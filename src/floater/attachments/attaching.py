@@ -1,4 +1,4 @@
-"""`attach`: puts an encoder into a model."""
+"""`attach`: add an encoder to a model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import nn
 from ..encoders import EncoderConfig
 from ..errors import ArgumentError, AttachmentError, brief
 from .adapters import inner_model
-from .attachment import NAME, Attachment, current
+from .attachment import Attachment, current
 from .building import Shapes
+from .context import NAME
 from .sites import Sites
 
 
@@ -24,23 +25,23 @@ def attach(
     per_stack: bool = False,
     indices: Literal["model", "mask"] = "model",
 ) -> Attachment:
-    """Put an encoder into a Hugging Face Transformer.
+    """Add an encoder to a Hugging Face Transformer.
 
-    A fresh `FlowConfig()` at "qkv" with positions "keep" changes nothing, to the bit, until it is
-    trained.
+    A new `FlowConfig()` at "qkv" with positions "keep" leaves the outputs unchanged, to the bit,
+    until it is trained.
 
     Args:
         model: the model; changed in place, and restored by `Attachment.detach`.
-        config: which encoder.
-        sites: "input", "blocks", "qkv", or `floater.Sites` for a part of them.
-        positions: "keep" adds to the model's own position encoding; "replace" takes it out, and its
-            length limit with it.
-        per_stack: one encoder for each stack, instead of one for all.
-        indices: "model" numbers tokens as the model itself does; "mask" counts the attention mask.
+        config: settings of the encoder.
+        sites: "input", "blocks", "qkv", or `floater.Sites` for a selection of them.
+        positions: "keep" adds to the model's built-in positions; "replace" removes them together
+            with their length limit.
+        per_stack: one encoder per stack, instead of one for all.
+        indices: "model" numbers tokens as the model does; "mask" counts the attention mask.
 
     Returns:
         The attachment, which is also the submodule `floater` of the model. The global random state
-        is left as it was.
+        does not change.
     """
     return bind(
         model, config, sites=sites, positions=positions, per_stack=per_stack, indices=indices
@@ -57,12 +58,12 @@ def bind(
     indices: Literal["model", "mask"],
     shapes: Shapes | None = None,
 ) -> Attachment:
-    """What :func:`attach` does; `shapes` are those of weights that will be loaded, compared before
-    anything is allocated.
+    """Do what :func:`attach` does; `shapes` are those of weights that will be loaded, compared
+    before memory is allocated.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(
-            "`model` must be a model, such as AutoModel.from_pretrained(…) gives, but is "
+            "`model` must be a model, such as AutoModel.from_pretrained(…) returns, but is "
             f"{brief(model)}."
         )
     if attachment(model) is not None:
@@ -72,7 +73,7 @@ def bind(
     model = inner_model(model)
     if hasattr(model, NAME):
         raise AttachmentError(
-            f"The model must have no attribute `{NAME}`, which is where its attachment goes, but "
+            f"The model must have no attribute `{NAME}`, the name of its attachment, but "
             f"has one of type {type(getattr(model, NAME)).__name__}; rename it."
         )
     if not isinstance(config, EncoderConfig):
@@ -83,18 +84,18 @@ def bind(
         raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
     if indices not in ("model", "mask"):
         raise ArgumentError(f"`indices` must be 'model' or 'mask', but is {indices!r}.")
-    chosen = sites if isinstance(sites, Sites) else Sites(sites)
+    selection = sites if isinstance(sites, Sites) else Sites(sites)
     with torch.random.fork_rng(devices=[]):
-        made = Attachment(model, config, chosen, positions, per_stack, indices, shapes)
-    made.train(model.training)
-    model.add_module(NAME, made)
-    made._installation.holders = (model,)
+        attached = Attachment(model, config, selection, positions, per_stack, indices, shapes)
+    attached.train(model.training)
+    model.add_module(NAME, attached)
+    attached.context.holders = (model,)
     settings: Any = getattr(model, "config", None)
-    if settings is not None:  # every way to save the model carries the description along
-        setattr(settings, NAME, made.describe())
-    return made
+    if settings is not None:  # so that every way to save the model saves the description
+        setattr(settings, NAME, attached.describe())
+    return attached
 
 
 def attachment(model: nn.Module) -> Attachment | None:
-    """The attachment of a model, None if it has none; of a PEFT model, the one that is trained."""
+    """The attachment of a model, None if it has none; of a PEFT model, the copy that is trained."""
     return current(getattr(model, NAME, None))

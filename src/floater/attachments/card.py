@@ -1,4 +1,4 @@
-"""The model card that is written beside saved weights."""
+"""The model card of a saved model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import nn
 from .attachment import Attachment
 
 
-def model_card(model: nn.Module, made: Attachment, description: Mapping[str, Any]) -> str:
-    """Markdown: what was attached, where, how large it is, and how to load it."""
+def model_card(model: nn.Module, attached: Attachment, description: Mapping[str, Any]) -> str:
+    """Markdown that describes the attachment and how to load it."""
     base = description["base"]
     settings = dict(description["encoder"])
     kind = settings.pop("kind")
-    name = _plain(str(base["name"]))
+    name = _escape(str(base["name"]))
     load = "" if base["included"] else ', base="path/to/base"'
     total = sum(parameter.numel() for parameter in model.parameters())
     return f"""---
@@ -32,10 +32,10 @@ base_model: {json.dumps(str(base["name"]))}
 |---|---|
 | base | {name}{"" if base["included"] else " (not in this folder)"} |
 | encoder | {kind}: `{json.dumps(settings)}` |
-| sites | {made.sites.kind}, {made.num_sites} in all |
-| the model's own positions | {"kept" if made.positions == "keep" else "replaced"} |
-| parameters of the encoding | {made.num_parameters():,} of {total:,} |
-| baked | {f"to {made.baked_length} positions" if made.baked_length else "no"} |
+| sites | {attached.sites.kind}, {attached.num_sites} in total |
+| the model's built-in positions | {"kept" if attached.positions == "keep" else "replaced"} |
+| parameters of the encoding | {attached.num_parameters():,} of {total:,} |
+| baked | {f"to {attached.baked_length} positions" if attached.baked_length else "no"} |
 
 ```python
 import floater
@@ -46,7 +46,7 @@ model = floater.from_pretrained({type(model).__name__}, "path/to/this/folder"{lo
 """
 
 
-def _plain(text: str) -> str:
-    """Text that neither Markdown nor HTML takes for anything else."""
+def _escape(text: str) -> str:
+    """Escape everything that has a meaning in Markdown or HTML."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", html.escape(flat, quote=False))

@@ -1,61 +1,43 @@
-"""What an attachment does to its model: hooks, exchanged classes, and how they are taken off
-again.
-"""
+"""The changes that an attachment makes to its model, and how they are undone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, AttachmentError
 from . import hooks
-from .given import Given
-from .model_positions import Own
+from .context import HookContext
+from .model_positions import ModelPositions
 from .projections import equip, restore
-from .sites import Plan, StackPlaces
-
-if TYPE_CHECKING:
-    from .attachment import Attachment
+from .sites import SitePlan, StackSites
 
 
 class Installation:
-    """The changes made to one model. A copy of the attachment alone (PEFT makes one to train it)
-    shares them.
+    """Hooks and swapped classes in one model. A copy of the attachment alone shares them."""
 
-    Attributes:
-        enabled: whether encodings are added.
-        given: times set with `at`, if any.
-        own: the model's own position encodings, by stack.
-        holders: the model, in a tuple so that it does not become a part of its own part.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.enabled = True
-        self.given: Given | None = None
-        self.own: dict[str, Own] = {}
-        self.holders: tuple[nn.Module, ...] = ()
-        self._plan = plan
+    def __init__(self, context: HookContext) -> None:
+        self.context = context
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles are enabled and stand at their own times, whatever the original was
-        doing.
-        """
-        return {**self.__dict__, "enabled": True, "given": None}
+    def install(self, base: nn.Module, positions: Literal["keep", "replace"]) -> None:
+        """Change the model; undone if anything fails.
 
-    def install(self, attachment: Attachment, base: nn.Module) -> None:
-        """Change the model; undone if anything fails."""
-        hooks.check_free(self._plan)
+        Args:
+            base: the base model.
+            positions: keep or replace its built-in positions.
+        """
+        plan = self.context.plan
+        _check_free(plan)
         try:
-            for stack in self._plan.stacks:
-                self._install_positions(attachment, stack)
-                self._install_hooks(attachment, stack)
-            if len(self._plan.stacks) > 1:
-                self._handles.append(hooks.pre(base, hooks.Root(attachment, base)))
-            for layer in self.layers():
+            for stack in plan.stacks:
+                self._install_positions(stack, positions == "replace", type(base).__name__)
+                self._install_hooks(stack)
+            if len(plan.stacks) > 1:
+                self._before(base, hooks.ModelEntry(self.context, base))
+            for layer in plan.projections():
                 handle = equip(layer) if not hasattr(layer, "slot") else None
                 if handle is not None:
                     self._handles.append(handle)
@@ -63,63 +45,74 @@ class Installation:
             self.remove()
             raise
 
-    def _install_positions(self, attachment: Attachment, stack: StackPlaces) -> None:
-        """Keep or replace the model's own positions."""
-        replace = attachment.positions == "replace"
-        if stack.layout.own:
-            own = stack.module.get_submodule(stack.layout.own)
-            self.own[stack.name] = Own(own, stack.layout.own_kind, replace)
-        elif replace:
-            raise ArgumentError(
-                f'positions="replace" needs a layout that says where {attachment.model_type} keeps'
-                ' its own positions; use positions="keep".'
-            )
-        if stack.layout.embeddings and replace:
-            embeddings = stack.module.get_submodule(stack.layout.embeddings)
-            self._handles.append(hooks.pre(embeddings, hooks.Unlimited(attachment, embeddings)))
-
-    def _install_hooks(self, attachment: Attachment, stack: StackPlaces) -> None:
-        """Hooks at both ends of a stack and at each of its blocks."""
-        carrier = hooks.Carrier() if attachment.layout.carried else None
-        entry = hooks.Entry(attachment, stack.name, stack.module, carrier)
-        leave = hooks.Exit(attachment, stack.name, carrier)
-        self._handles += [hooks.pre(stack.module, entry), hooks.post(stack.module, leave)]
-        seen: dict[int, hooks.Block] = {}
-        for block in stack.blocks:
-            if id(block.module) not in seen:
-                seen[id(block.module)] = hooks.Block(attachment, block.module)
-                self._handles.append(hooks.pre(block.module, seen[id(block.module)]))
-                if carrier is not None:
-                    hooks.carry(block.module, carrier)
-            seen[id(block.module)].by_call[block.number] = block.places
-
-    def layers(self) -> Iterator[nn.Module]:
-        """The projections that take encodings, each once."""
-        seen = set()
-        for stack in self._plan.stacks:
-            for block in stack.blocks:
-                for place in block.places:
-                    if place.layer is not None and id(place.layer) not in seen:
-                        seen.add(id(place.layer))
-                        yield place.layer
-
-    def switch(self, on: bool) -> None:
-        """Add encodings, or leave the model as it was before."""
-        self.enabled = on
-        for own in self.own.values():
-            own.switch.on = on
-
     def remove(self) -> None:
-        """Take everything off; the model is what it was before."""
+        """Undo all changes; the model is as it was before."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for stack in self._plan.stacks:
+        for stack in self.context.plan.stacks:
             for block in stack.blocks:
                 hooks.uncarry(block.module)
-        for layer in self.layers():
+        for layer in self.context.plan.projections():
             if hasattr(layer, "slot"):
                 restore(layer)
-        for own in self.own.values():
-            own.release()
-        self.own.clear()
+        for model_positions in self.context.model_positions.values():
+            model_positions.release()
+        self.context.model_positions.clear()
+
+    def _install_positions(self, stack: StackSites, replace: bool, model_type: str) -> None:
+        layout = stack.layout
+        if layout.positions:
+            module = stack.module.get_submodule(layout.positions)
+            self.context.model_positions[stack.name] = ModelPositions(
+                module, layout.positions_kind, replace
+            )
+        elif replace:
+            raise ArgumentError(
+                'positions="replace" needs a layout with the module of the built-in positions, but'
+                f' that of {model_type} has none; use positions="keep".'
+            )
+        if layout.embeddings and replace:
+            embeddings = stack.module.get_submodule(layout.embeddings)
+            self._before(embeddings, hooks.EmbeddingsEntry(self.context, embeddings))
+
+    def _install_hooks(self, stack: StackSites) -> None:
+        """Install hooks at both ends of a stack and at the entry of its blocks."""
+        carrier = hooks.Carrier() if self.context.layout.drops_arguments else None
+        self._before(
+            stack.module, hooks.StackEntry(self.context, stack.name, stack.module, carrier)
+        )
+        self._after(stack.module, hooks.StackExit(self.context, stack.name, carrier))
+        entries: dict[int, hooks.BlockEntry] = {}
+        for block in stack.blocks:
+            if id(block.module) not in entries:
+                entry = hooks.BlockEntry(self.context, block.module)
+                entries[id(block.module)] = entry
+                self._before(block.module, entry)
+                if carrier is not None:
+                    hooks.carry(block.module, carrier)
+            entries[id(block.module)].points_by_call[block.number] = block.points
+
+    def _before(self, module: nn.Module, hook: Any) -> None:
+        """Call `hook(module, args, kwargs)` before the module's forward."""
+        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+
+    def _after(self, module: nn.Module, hook: Any) -> None:
+        """Call `hook(module, args, kwargs, output)` after the module's forward; where that fails,
+        the output is None.
+        """
+        self._handles.append(module.register_forward_hook(hook, with_kwargs=True, always_call=True))
+
+
+def _check_free(plan: SitePlan) -> None:
+    """Refuse a second attachment, also one that was made through the model's base or a model around
+    it.
+    """
+    for stack in plan.stacks:
+        if any(
+            isinstance(hook, hooks.StackEntry) for hook in stack.module._forward_pre_hooks.values()
+        ):
+            raise AttachmentError(
+                f"The {stack.name} has an attachment already, made through its base or a model "
+                "around it; call its detach() first."
+            )

@@ -1,7 +1,7 @@
-"""A base model's own position encoding: kept (and grown, if it is a sinusoid), or taken out
-together with its limit.
+"""A base model's built-in positions: kept (and extended, if they are a sinusoid), or replaced by
+zeros, which also removes their length limit.
 
-As with projections, a module's class is exchanged and its parameters stay.
+The class of the module is swapped; its parameters stay.
 """
 
 from __future__ import annotations
@@ -12,53 +12,36 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LayoutError, LengthError
+from .class_swap import ClassSwapMixin, swapped_class
+from .layouts import PositionsKind
 
 
 class _Switch:
-    """Whether the exchange is in force; shared with the attachment that made it."""
+    """Whether a swapped class is active; shared by the module and its `ModelPositions`."""
 
     def __init__(self) -> None:
         self.on = True
 
     def __getstate__(self) -> dict[str, bool]:
-        """A copy made while the exchange is off is on, as a copy of the attachment is."""
+        """Copies are switched on, as copies of an attachment are enabled."""
         return {"on": True}
 
 
-class Exchanged:
-    """A class made from a mixin and a module's own class; pickles and copies are made from
-    the two.
-    """
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        mixin, plain = type(self).__bases__
-        return _revive, (mixin, plain), self.__dict__
-
-
-def exchanged(mixin: type, plain: type) -> type:
-    """The class that behaves like `plain` but for what `mixin` changes."""
-    return type(f"{mixin.__name__[1:]}{plain.__name__}", (mixin, plain), {})
-
-
-def _revive(mixin: type, plain: type) -> object:
-    return object.__new__(exchanged(mixin, plain))
-
-
-class _Silent(Exchanged):
-    """A position table that answers zero, in a shape that fits any length."""
+class _Silent(ClassSwapMixin):
+    """A position table that returns zeros, in a shape that broadcasts to any length."""
 
     switch: _Switch
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if not self.switch.on:
             return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
-        like: Tensor = _table(self)
-        return like.new_zeros(1, 1, like.shape[-1])
+        table = _table(self)
+        return table.new_zeros(1, 1, table.shape[-1])
 
 
-class _SilentParameter(Exchanged):
-    """ViT's embeddings, which add a parameter: asked to interpolate it, they get zeros of any
-    size.
+class _SilentParameter(ClassSwapMixin):
+    """ViT's embeddings, which add a parameter: made to interpolate it, and the interpolation
+    returns zeros that broadcast to any size.
     """
 
     switch: _Switch
@@ -75,9 +58,9 @@ class _SilentParameter(Exchanged):
         return embeddings.new_zeros(1, 1, embeddings.shape[-1])
 
 
-class _Growing(Exchanged):
-    """Marian's sinusoid ([sin | cos] halves), continued past the last row of its table by the
-    formula that made it.
+class _Growing(ClassSwapMixin):
+    """Marian's sinusoid ([sin | cos] halves), extended past the last row of its table by the
+    formula that computed it.
     """
 
     switch: _Switch
@@ -104,67 +87,65 @@ class _Growing(Exchanged):
         return torch.where(inside, self.weight[position_ids.clamp(max=rows - 1)], grown)
 
 
-class Own:
-    """The own encoding of one stack, exchanged until `release`.
+class ModelPositions:
+    """The built-in positions of one stack, changed until `release`.
 
     Args:
         module: the table (or, for ViT, the embeddings).
-        kind: what it is, see `layouts.Own`.
-        replace: take it out, instead of keeping it.
+        kind: what the positions are.
+        replace: replace them by zeros, instead of keeping them.
     """
 
-    def __init__(self, module: nn.Module, kind: str, replace: bool) -> None:
+    def __init__(self, module: nn.Module, kind: PositionsKind, replace: bool) -> None:
         self.module, self.kind, self.replace = module, kind, replace
         self.switch = _Switch()
-        self._plain = type(module)
-        silent: type = _SilentParameter if kind == "parameter" else _Silent
-        kept: type | None = _Growing if kind == "sinusoidal" else None
-        mixin = silent if replace else kept
+        self._original = type(module)
         self._frozen: list[nn.Parameter] = []
+        mixin: type | None = None
+        if replace:
+            mixin = _SilentParameter if kind == "parameter" else _Silent
+        elif kind == "sinusoidal":
+            mixin = _Growing
         if mixin is not None:
-            module.__class__ = exchanged(mixin, self._plain)
+            module.__class__ = swapped_class(mixin, self._original)
             module.switch = self.switch  # type: ignore[assignment]
-        if (
-            replace
-        ):  # nothing flows through these any more; an optimiser or DDP must not wait for it
-            named = "position_embeddings" if kind == "parameter" else "weight"
-            parameter = getattr(module, named, None)
+        if replace:  # unused parameters would make DDP wait for their gradients
+            name = "position_embeddings" if kind == "parameter" else "weight"
+            parameter = getattr(module, name, None)
             if isinstance(parameter, nn.Parameter) and parameter.requires_grad:
                 parameter.requires_grad_(False)
                 self._frozen.append(parameter)
 
     def release(self) -> None:
-        """Give the module back as it was."""
-        if type(self.module) is not self._plain:
-            self.module.__class__ = self._plain
+        """Restore the module."""
+        if type(self.module) is not self._original:
+            self.module.__class__ = self._original
             del self.module.switch
         for parameter in self._frozen:
             parameter.requires_grad_(True)
 
     def limit(self, offset: int) -> int | None:
-        """Positions that can be served, None if there is no end."""
+        """Number of positions in the table, None if there is no limit."""
         if self.replace or self.kind != "learned":
             return None
         return len(_table(self.module)) - offset
 
     def rows(self, length: int, offset: int) -> Tensor | None:
-        """Encodings [≤ length, dim] of positions 0, 1, …; None where they are not a table of
-        rows.
-        """
+        """Encodings [≤ length, dim] of positions 0, 1, …; None where the model has no table."""
         if self.kind == "learned":
             return _table(self.module)[offset : offset + length]
         if self.kind == "sinusoidal":
-            grown: Tensor = self.module(torch.Size((1, length)))
-            return grown
+            sinusoid: Tensor = self.module(torch.Size((1, length)))
+            return sinusoid
         return None
 
     def check(self, length: int, offset: int) -> None:
-        """Raise if the kept table ends before `length`."""
+        """Raise if the table has fewer than `length` positions."""
         limit = self.limit(offset)
         if limit is not None and length > limit:
             raise LengthError(
-                f"The model's own position table has {limit} positions, but {length} are needed;"
-                ' attach with positions="replace" to take the table out and its limit with it.'
+                f"The model's built-in position table has {limit} positions, but {length} are"
+                ' needed; attach with positions="replace" to remove the table and its limit.'
             )
 
 
@@ -173,4 +154,4 @@ def _table(module: Any) -> Tensor:
         table = getattr(module, name, None)
         if isinstance(table, Tensor):
             return table
-    raise LayoutError(f"{type(module).__name__} holds no position table.")
+    raise LayoutError(f"{type(module).__name__} has no position table.")

@@ -1,7 +1,6 @@
-"""Projections that add a position-dependent bias inside their one matrix product.
+"""Projections that add a position-dependent bias inside their matrix product, or rotate its heads.
 
-The classes below take the place of a layer's own class; parameters, names and hooks stay what they
-were.
+The classes below replace the class of a layer; its parameters, names and hooks stay.
 """
 
 from __future__ import annotations
@@ -13,36 +12,34 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ..encoders.rotary import rotate
 from ..errors import LayoutError
 
-Turned = tuple[Tensor, Tensor, tuple[int, ...]]
-"""Cosine and sine [(B,) L, 1, head/2], and which thirds of a fused projection they turn."""
+HeadRotation = tuple[Tensor, Tensor, tuple[int, ...]]
+"""Cosine and sine [(B,) L, 1, head/2], and which thirds of a fused projection they rotate."""
 
 
 class Slot:
-    """What the block in front hands to a projection for the next call, in the same thread. Empty in
-    copies.
+    """What a block passes to one of its projections for the next call, per thread. Empty in copies.
 
-    `added` is a bias by position: [L, out], or [B, L, out] where rows of a batch stand at different
-    positions.
+    The bias depends on the position: [L, out], or [B, L, out] where the rows of a batch have
+    different positions.
     """
 
     def __init__(self) -> None:
         self._threads = threading.local()
-        self._traced: tuple[Tensor | None, Turned | None] = (
-            None,
-            None,
-        )  # a graph is traced by one thread
+        self._traced: tuple[Tensor | None, HeadRotation | None] = (None, None)
+        # graphs are traced by one thread, and tracing does not support thread-local values
 
-    def put(self, added: Tensor | None, turned: Turned | None) -> None:
-        """Hand over."""
+    def put(self, bias: Tensor | None, rotation: HeadRotation | None) -> None:
+        """Fill the slot."""
         if torch.compiler.is_compiling():
-            self._traced = (added, turned)
+            self._traced = (bias, rotation)
         else:
-            self._threads.value = (added, turned)
+            self._threads.value = (bias, rotation)
 
-    def take(self) -> tuple[Tensor | None, Turned | None]:
-        """What was handed over, once."""
+    def take(self) -> tuple[Tensor | None, HeadRotation | None]:
+        """Empty the slot and return what was in it."""
         if torch.compiler.is_compiling():
             value = self._traced
             self._traced = (None, None)
@@ -51,10 +48,10 @@ class Slot:
         self._threads.value = (None, None)
         return value
 
-    def left(self) -> bool:
-        """Whether something was handed over that nobody took; it is gone afterwards."""
-        added, turned = self.take()
-        return added is not None or turned is not None
+    def discard(self) -> bool:
+        """Empty the slot; return whether there was something in it."""
+        bias, rotation = self.take()
+        return bias is not None or rotation is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Slot, ()
@@ -66,15 +63,15 @@ class PositionedLinear(nn.Linear):
     slot: Slot
 
     def forward(self, input: Tensor) -> Tensor:
-        added, turned = self.slot.take()
-        if added is None and turned is None:
+        added, rotation = self.slot.take()
+        if added is None and rotation is None:
             return super().forward(input)
-        if turned is not None:
-            return _turn(super().forward(input), *turned)
+        if rotation is not None:
+            return _rotate_heads(super().forward(input), *rotation)
         assert added is not None
-        if self.bias is not None and _plain(input, self.weight, added):
+        if self.bias is not None and _can_fuse(input, self.weight, added):
             return _project(input, self.weight.t(), self.bias, added)
-        return _plus(super().forward(input), added)
+        return _add(super().forward(input), added)
 
 
 class PositionedConv1D(Conv1D):
@@ -85,31 +82,31 @@ class PositionedConv1D(Conv1D):
     slot: Slot
 
     def forward(self, x: Tensor) -> Tensor:
-        added, turned = self.slot.take()
-        if added is None and turned is None:
-            return self._own(x)
-        if turned is not None:
-            return _turn(self._own(x), *turned)
+        added, rotation = self.slot.take()
+        if added is None and rotation is None:
+            return self._plain_forward(x)
+        if rotation is not None:
+            return _rotate_heads(self._plain_forward(x), *rotation)
         assert added is not None
-        if _plain(x, self.weight, added):
+        if _can_fuse(x, self.weight, added):
             return _project(x, self.weight, self.bias, added)
-        return _plus(self._own(x), added)
+        return _add(self._plain_forward(x), added)
 
-    def _own(self, x: Tensor) -> Tensor:
+    def _plain_forward(self, x: Tensor) -> Tensor:
         out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return out
 
 
 class AddAfter:
-    """Forward hook that adds the encoding to a projection's output, for layers of any other kind
-    (quantised ones, say).
+    """Forward hook that adds the encoding to the output of other kinds of projections (e.g.
+    quantised ones).
     """
 
     def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
-        added, turned = module.slot.take()
-        if turned is not None:
-            return _turn(output, *turned)
-        return output if added is None else _plus(output, added)
+        added, rotation = module.slot.take()
+        if rotation is not None:
+            return _rotate_heads(output, *rotation)
+        return output if added is None else _add(output, added)
 
 
 _POSITIONED: dict[type[nn.Module], type[nn.Module]] = {
@@ -120,7 +117,7 @@ _PLAIN = {positioned: plain for plain, positioned in _POSITIONED.items()}
 
 
 def underlying(layer: nn.Module) -> nn.Module:
-    """The layer itself, where an adapter (PEFT's LoRA, say) is wrapped around it."""
+    """The layer inside the wrappers of adapters (e.g. PEFT's LoRA)."""
     while isinstance(inner := getattr(layer, "base_layer", None), nn.Module):
         layer = inner
     return layer
@@ -129,7 +126,8 @@ def underlying(layer: nn.Module) -> nn.Module:
 def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
     """Give a layer a slot, in place.
 
-    Returns the handle of the hook that serves it, if it takes one.
+    Returns:
+        The handle of the forward hook, for layers that need one.
     """
     layer.slot = Slot()  # type: ignore[assignment]
     if type(layer) in _POSITIONED:
@@ -139,13 +137,13 @@ def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
 
 
 def restore(layer: nn.Module) -> None:
-    """Undo :func:`equip`, but for its hook."""
+    """Undo :func:`equip`, except for the hook."""
     layer.__class__ = _PLAIN.get(type(layer), type(layer))
     del layer.slot
 
 
 def out_width(layer: nn.Module, name: str) -> int:
-    """Size of a projection's output."""
+    """Size of a projection's output; `name` is for error messages."""
     width = getattr(layer, "out_features", getattr(layer, "nf", None))
     if not isinstance(width, int):
         raise LayoutError(
@@ -155,8 +153,8 @@ def out_width(layer: nn.Module, name: str) -> int:
     return width
 
 
-def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
-    """Whether the fused product gives the bits that the layer itself would: full precision on the
+def _can_fuse(x: Tensor, weight: Tensor, added: Tensor) -> bool:
+    """Whether the fused product is bit-identical to that of the layer: full precision on the
     CPU.
     """
     return (
@@ -170,48 +168,43 @@ def _plain(x: Tensor, weight: Tensor, added: Tensor) -> bool:
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
-    """x·weight + bias + added, the product accumulating onto the biases: no pass over the
-    activations of its own.
+    """x·weight + bias + added. The product accumulates onto the biases, which saves a pass over the
+    activations.
 
-    Where there may be gradients, the bias is added to all rows at once, so that its own is the sum
-    that the layer itself would form, to the bit. Graphs are spared this: it would bind their
-    lengths.
+    With gradients, the bias is added to all rows at once, so that its gradient is the same sum as
+    in the layer itself, to the bit. Graphs do without, because it would fix their lengths.
     """
     batch, length, _ = x.shape
     if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
         rows = (added + bias).repeat(batch, 1)
     else:
-        rows = _no_view(added.expand(batch, length, -1) + bias, batch * length)
+        rows = _flatten_rows(added.expand(batch, length, -1) + bias, batch * length)
     return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
 
 
-def _no_view(fresh: Tensor, rows: int) -> Tensor:
-    """A tensor that nobody else holds as a matrix, as `matmul` reshapes what it works on; to
-    autograd it is no view.
+def _flatten_rows(fresh: Tensor, rows: int) -> Tensor:
+    """Reshape a tensor that has no other reference to a matrix, without making it a view.
 
-    What is written into a view costs the backward a copy of the whole gradient, more than all else
-    here.
+    Writing into a view would make the backward pass copy the whole gradient, which costs more than
+    everything else here.
     """
     if torch.compiler.is_compiling():
         return fresh.view(rows, -1)
-    made: Tensor = torch.ops.aten._unsafe_view.default(fresh, (rows, fresh.shape[-1]))
-    return made
+    matrix: Tensor = torch.ops.aten._unsafe_view.default(fresh, (rows, fresh.shape[-1]))
+    return matrix
 
 
-def _plus(out: Tensor, added: Tensor) -> Tensor:
+def _add(out: Tensor, added: Tensor) -> Tensor:
     return out + added.to(out.device, out.dtype)
 
 
-def _turn(out: Tensor, cosine: Tensor, sine: Tensor, parts: tuple[int, ...]) -> Tensor:
-    """Turn every head of the output, or of some thirds of a fused one."""
-    if parts:
-        thirds = list(out.chunk(3, -1))
-        for part in parts:
-            thirds[part] = _turn(thirds[part], cosine, sine, ())
-        return torch.cat(thirds, -1)
+def _rotate_heads(out: Tensor, cosine: Tensor, sine: Tensor, thirds: tuple[int, ...]) -> Tensor:
+    """Rotate every head of the output, or of some thirds of a fused one."""
+    if thirds:
+        chunks = list(out.chunk(3, -1))
+        for third in thirds:
+            chunks[third] = _rotate_heads(chunks[third], cosine, sine, ())
+        return torch.cat(chunks, -1)
     cosine, sine = cosine.to(out.device, out.dtype), sine.to(out.device, out.dtype)
     heads = out.unflatten(-1, (-1, 2 * cosine.shape[-1]))
-    first, second = heads.chunk(2, -1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(
-        -2
-    )
+    return rotate(heads, cosine, sine).flatten(-2)

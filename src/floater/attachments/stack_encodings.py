@@ -1,8 +1,8 @@
-"""One forward through a stack: which encodings its sites get.
+"""The encodings of one forward pass through a stack.
 
-A passage is made when a stack is entered and travels with the arguments of its blocks. Nothing
-about positions is kept in the model, so a block that is computed again (gradient checkpointing)
-finds what it found the first time.
+They are computed when the stack is entered and travel with the arguments of its blocks. Nothing
+about positions is stored in the model, so a block that gradient checkpointing computes again gets
+the same encodings as the first time.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .sites import Place
-from .token_positions import Places, Span
+from .sites import InsertionPoint
+from .token_positions import IndexRange, TokenPositions
 
 
-class Axis:
-    """Encodings of one row of tokens (a stack's own, or the other stack's): columns [T, dim] by
-    site, and where to look.
+class TokenEncodings:
+    """Encodings of the tokens of one stack, looked up by site.
+
+    Args:
+        table: encodings [T, sites, dim].
+        positions: the rows of the table that the tokens take.
     """
 
-    def __init__(self, table: Tensor, places: Places) -> None:
-        self.columns = table.unbind(1)
-        self.index = places.span or places.index
+    def __init__(self, table: Tensor, positions: TokenPositions) -> None:
+        self._columns = table.unbind(1)
+        self._index = positions.shared_range or positions.index
 
-    def encodings(self, site: int, like: Tensor) -> Tensor:
-        """[L, dim], or [B, L, dim] where rows of the batch stand at different positions."""
-        column = self.columns[site]
-        index = self.index
-        if isinstance(index, Span):
+    def at_site(self, site: int) -> Tensor:
+        """[L, dim], or [B, L, dim] where the rows of the batch have different positions."""
+        column, index = self._columns[site], self._index
+        if isinstance(index, IndexRange):
             return column[index.first : index.first + index.length]
         index = index.to(column.device)
         if index.shape[0] == 1:
@@ -37,42 +39,54 @@ class Axis:
         return column[index]
 
 
-class Turns:
-    """Rotary angles of a stack's own tokens."""
+class Rotation:
+    """Rotary angles of the tokens of one stack."""
 
     def __init__(self, cosine: Tensor, sine: Tensor) -> None:
         self.cosine, self.sine = cosine, sine
 
 
-class Passage:
-    """What a stack hands to its blocks.
+class StackEncodings:
+    """What a stack passes to its blocks.
 
-    `calls` counts blocks for architectures that call one module again and again.
+    Args:
+        own: encodings of the stack's tokens.
+        source: encodings of the tokens of the other stack, for cross-attention.
+        rotation: rotary angles, for an encoder that adds nothing.
     """
 
-    def __init__(self, own: Axis | None, source: Axis | None, turns: Turns | None = None) -> None:
-        self.own, self.source, self.turns = own, source, turns
-        self.calls = 0
+    def __init__(
+        self,
+        own: TokenEncodings | None,
+        source: TokenEncodings | None,
+        rotation: Rotation | None = None,
+    ) -> None:
+        self._own, self._source, self._rotation = own, source, rotation
+        self.block_calls = 0
+        """Blocks entered so far, for architectures that call the same module several times."""
 
-    def fill(self, place: Place, like: Tensor) -> None:
-        """Hand the encodings of a projection's sites to its slot."""
-        slot: Any = place.layer.slot  # type: ignore[union-attr]
-        if self.turns is not None:
-            parts = tuple("qkv".index(part) for part in place.parts) if place.fused else ()
-            slot.put(None, (self.turns.cosine, self.turns.sine, parts))
+    def fill_slot(self, point: InsertionPoint) -> None:
+        """Put the encodings of a projection's sites into its slot."""
+        slot: Any = point.projection.slot  # type: ignore[union-attr]
+        if self._rotation is not None:
+            thirds = tuple("qkv".index(letter) for letter in point.letters) if point.fused else ()
+            slot.put(None, (self._rotation.cosine, self._rotation.sine, thirds))
             return
-        axis = self.source if place.axis == "source" else self.own
-        if axis is None:
+        encodings = self._source if point.tokens == "source" else self._own
+        if encodings is None:
             return
-        if not place.fused:
-            slot.put(axis.encodings(place.first, like), None)
+        if not point.fused:
+            slot.put(encodings.at_site(point.first_site), None)
             return
-        found = {part: axis.encodings(place.first + i, like) for i, part in enumerate(place.parts)}
-        blank = torch.zeros_like(next(iter(found.values()))) if len(found) < 3 else None
-        slot.put(torch.cat([found.get(part, blank) for part in "qkv"], -1), None)  # type: ignore[misc]
+        by_letter = {
+            letter: encodings.at_site(site)
+            for site, letter in enumerate(point.letters, point.first_site)
+        }
+        zeros = torch.zeros_like(next(iter(by_letter.values()))) if len(by_letter) < 3 else None
+        slot.put(torch.cat([by_letter.get(letter, zeros) for letter in "qkv"], -1), None)  # type: ignore[misc]
 
-    def add(self, place: Place, hidden: Tensor) -> Tensor:
-        """Add the encoding of what enters a block."""
-        if self.own is None:
+    def add_to_input(self, point: InsertionPoint, hidden: Tensor) -> Tensor:
+        """Add the encodings of a site to the hidden states that enter a block."""
+        if self._own is None:
             return hidden
-        return hidden + self.own.encodings(place.first, hidden).to(hidden.device, hidden.dtype)
+        return hidden + self._own.at_site(point.first_site).to(hidden.device, hidden.dtype)

@@ -1,47 +1,61 @@
-"""The index of every token, as its base model counts, found at the entry of a stack."""
+"""The position of every token: numbered as the base model does, or at times set by the caller."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ArgumentError
-from .layouts import Rule
+from ..times import check_times
+from .layouts import Numbering
 
 
 @dataclass(frozen=True)
-class Span:
+class IndexRange:
     """The same consecutive positions for every row: first, first + 1, …."""
 
     first: int
     length: int
 
-
-Index = Span | Tensor
-"""Positions: a span, or whole numbers [1 or B, L]."""
+    def tensor(self, device: torch.device) -> Tensor:
+        """The positions as integers [length]."""
+        return torch.arange(self.first, self.first + self.length, device=device)
 
 
 @dataclass(frozen=True)
-class Places:
-    """Positions of the tokens of one forward, and a bound they all lie below (None if only the
-    numbers themselves tell).
+class TokenPositions:
+    """Positions of the tokens of one forward pass.
+
+    Attributes:
+        index: a range, or integers [1 or B, L].
+        bound: all positions lie below it; None if only the integers themselves tell.
+        times: real-valued times [T] that the index points into; without them, position i stands at
+            i·Δ.
+        is_token: which [B, L] are tokens; the others are padding.
+        shared_range: the same positions as a range, where all rows are known to agree; cheaper to
+            look up.
     """
 
-    index: Index
+    index: IndexRange | Tensor
     bound: int | None
     times: Tensor | None = None
-    """Real-valued times [T] that the index points into; without them, position i stands at i·Δ."""
-    real: Tensor | None = None
-    """Which [B, L] are tokens, where others are padding."""
-    span: Span | None = None
-    """The same as the index, where it is known that all rows agree; cheaper to look up."""
+    is_token: Tensor | None = None
+    shared_range: IndexRange | None = None
 
-    def needed(self) -> int:
-        """Length of the table that serves them."""
+    @property
+    def length(self) -> int:
+        """Tokens per row."""
+        return self.index.length if isinstance(self.index, IndexRange) else self.index.shape[1]
+
+    def count(self) -> int:
+        """Upper bound on the number of distinct positions."""
+        return self.index.length if isinstance(self.index, IndexRange) else self.index.numel()
+
+    def table_length(self) -> int:
+        """Length of a table with a row for every position."""
         if self.bound is not None:
             return self.bound
         assert isinstance(self.index, Tensor)
@@ -50,98 +64,143 @@ class Places:
             raise ArgumentError(f"`position_ids` must not be negative, but contain {lowest}.")
         return highest + 1
 
-    def count(self) -> int:
-        """How many are looked up, at most."""
-        return self.index.length if isinstance(self.index, Span) else self.index.numel()
+    def table_length_without_padding(self) -> int:
+        """Length of a table with a row for the position of every token."""
+        if isinstance(self.index, IndexRange):
+            return self.index.first + self.index.length
+        return int((self.index if self.is_token is None else self.index * self.is_token).max()) + 1
 
-    def sparse(self, delta: float) -> Places:
-        """The same, with the times of these positions alone."""
+    def as_times(self, delta: float) -> TokenPositions:
+        """The same positions, given by the times of the distinct ones."""
         assert isinstance(self.index, Tensor)
         unique, index = torch.unique(self.index, return_inverse=True)
-        return Places(index, None, unique.cpu().to(torch.float64) * delta)
-
-    def reached(self) -> int:
-        """Length of the table that serves all but padding."""
-        if isinstance(self.index, Span):
-            return self.index.first + self.index.length
-        return int((self.index if self.real is None else self.index * self.real).max()) + 1
+        return TokenPositions(index, None, unique.cpu().to(torch.float64) * delta)
 
 
-class Arguments:
-    """Arguments of a module's forward, by name, however they were passed."""
-
-    def __init__(self, module: nn.Module) -> None:
-        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
-        self._names = [
-            parameter.name
-            for parameter in parameters
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-
-    @property
-    def first(self) -> str:
-        """Name of the first argument."""
-        return self._names[0]
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """All arguments that were passed."""
-        return {**dict(zip(self._names, args, strict=False)), **kwargs}
+# Times set by the caller --------------------------------------------------------------------------
 
 
-def span(length: int, past: int | Tensor, device: torch.device) -> Places:
-    """Consecutive positions after `past` earlier ones."""
-    if isinstance(past, Tensor):
-        if torch.compiler.is_compiling():
-            return Places((torch.arange(length, device=device) + past).unsqueeze(0), None)
-        past = int(past)
-    return Places(Span(past, length), past + length)
+@dataclass(frozen=True)
+class CustomTimes:
+    """Times that a caller set with `Attachment.at`: float64 [1 or B, T]."""
+
+    target: Tensor | None
+    source: Tensor | None
 
 
-def past_length(given: dict[str, Any]) -> int | Tensor:
+def check_custom_times(times: Any, name: str) -> Tensor | None:
+    """Check times passed to `Attachment.at`; return them as float64 [1 or B, T]."""
+    if times is None:
+        return None
+    if isinstance(times, Tensor) and times.requires_grad:
+        raise ArgumentError(
+            f"`{name}` must not require gradients, but do; to learn times, call "
+            "attachment.encoder(times)."
+        )
+    checked = check_times(times, name=name)
+    if checked.dim() > 2 or checked.dim() == 0:
+        raise ArgumentError(
+            f"`{name}` must have shape [length] or [batch, length], but has {tuple(checked.shape)}."
+        )
+    return checked.unsqueeze(0) if checked.dim() == 1 else checked
+
+
+def at_custom_times(
+    times: Tensor | None,
+    positions: TokenPositions,
+    past: int | Tensor,
+    batch: int,
+    delta: float,
+) -> TokenPositions:
+    """Positions at a caller's times: rows are repeated for beams, and tokens past the last time
+    continue by Δ.
+    """
+    if times is None:
+        return positions
+    first, length = int(past), positions.length
+    rows, num_times = times.shape
+    if batch % rows:
+        raise ArgumentError(
+            f"`at` was given times for {rows} sequences, but the batch holds {batch}."
+        )
+    if first == 0 and num_times > length:
+        raise ArgumentError(
+            f"`at` was given {num_times} times, but the sequences hold {length} tokens."
+        )
+    missing = first + length - num_times
+    if missing > 0:
+        steps = torch.arange(1, missing + 1, dtype=torch.float64) * delta
+        times = torch.cat((times, times[:, -1:] + steps), 1)
+    times = times[:, first : first + length]
+    unique, index = torch.unique(times, return_inverse=True)
+    if rows > 1 and batch > rows:
+        index = index.repeat_interleave(batch // rows, 0)
+    return TokenPositions(index, None, unique)
+
+
+# Positions as the base model numbers them ---------------------------------------------------------
+
+
+def cached_length(arguments: dict[str, Any]) -> int | Tensor:
     """Number of tokens that the cache already holds."""
-    cache = given.get("past_key_values")
+    cache = arguments.get("past_key_values")
     if cache is None:
         return 0
     length: int | Tensor = cache.get_seq_length()
     return length
 
 
-def places(
-    rule: Rule, given: dict[str, Any], padding: int | None, by_mask: bool, *, sure: bool = True
-) -> Places | None:
+def consecutive(length: int, past: int | Tensor, device: torch.device) -> TokenPositions:
+    """Consecutive positions after `past` earlier ones."""
+    if isinstance(past, Tensor):
+        if torch.compiler.is_compiling():
+            return TokenPositions((torch.arange(length, device=device) + past).unsqueeze(0), None)
+        past = int(past)
+    return TokenPositions(IndexRange(past, length), past + length)
+
+
+def number_tokens(
+    numbering: Numbering,
+    arguments: dict[str, Any],
+    padding: int | None,
+    by_mask: bool,
+    *,
+    known_stack: bool = True,
+) -> TokenPositions | None:
     """Positions of the tokens that enter a stack, or None where only its blocks know how many there
     are.
 
     Args:
-        rule: how the model counts.
-        given: arguments of the stack's forward.
-        padding: id of padding.
+        numbering: how the model numbers its tokens.
+        arguments: arguments of the stack's forward, by name.
+        padding: id of the padding token.
         by_mask: count the attention mask instead.
-        sure: whether the blocks are known to see the tokens of `input_ids`; they may be a
-            decoder's, where an architecture is not.
+        known_stack: whether the blocks are known to process the tokens of `input_ids`. In an
+            unknown architecture they may belong to a decoder, which has other tokens.
     """
-    ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
-    source = ids if ids is not None else embeds
-    if rule == "whole" or source is None:
+    ids, embeds = arguments.get("input_ids"), arguments.get("inputs_embeds")
+    tokens = ids if ids is not None else embeds
+    if numbering == "hidden_states" or tokens is None:
         return None
-    length, device = (source.shape[-1] if ids is not None else source.shape[1]), source.device
-    past = past_length(given)
+    length, device = (tokens.shape[-1] if ids is not None else tokens.shape[1]), tokens.device
+    past = cached_length(arguments)
     if by_mask:
-        return masked(given.get("attention_mask"), length, past, device)
-    position_ids = given.get("position_ids")
-    if rule == "given" and position_ids is not None:
-        return Places(_rows(position_ids), None)
-    if rule == "padding":
-        return _by_padding(
-            ids, given.get("attention_mask"), position_ids, padding, length, past, device
-        )
-    return span(length, past, device) if sure else None
+        return count_mask(arguments.get("attention_mask"), length, past, device)
+    position_ids = arguments.get("position_ids")
+    if numbering == "position_ids" and position_ids is not None:
+        return TokenPositions(_check_position_ids(position_ids), None)
+    if numbering == "padding" and position_ids is not None:
+        return _from_table_rows(position_ids, ids, arguments.get("attention_mask"), padding, past)
+    if numbering == "padding" and ids is not None:
+        return _count_non_padding(ids, padding, past)
+    return consecutive(length, past, device) if known_stack else None
 
 
-def _rows(position_ids: Tensor) -> Tensor:
+def _check_position_ids(position_ids: Tensor) -> Tensor:
+    """Refuse fractional and negative `position_ids`; return them as [1 or B, L]."""
     if position_ids.is_floating_point():
         raise ArgumentError(
-            f"`position_ids` must be whole numbers, but are {position_ids.dtype}; set real-valued "
+            f"`position_ids` must be integers, but are {position_ids.dtype}; set real-valued "
             "times with attachment.at(times)."
         )
     if (
@@ -155,74 +214,86 @@ def _rows(position_ids: Tensor) -> Tensor:
     return position_ids.unsqueeze(0) if position_ids.dim() == 1 else position_ids
 
 
-def _by_padding(
+_ROBERTA_PADDING = 1
+"""Id of the padding token where a config has none."""
+
+
+def _from_table_rows(
+    position_ids: Tensor,
     ids: Tensor | None,
     mask: Tensor | None,
-    position_ids: Tensor | None,
     padding: int | None,
-    length: int,
     past: int | Tensor,
-    device: torch.device,
-) -> Places:
-    """RoBERTa's count, less its offset: tokens that are not padding, from 0."""
-    padding = 1 if padding is None else padding
-    if position_ids is not None:
-        # `generate` passes numbers from 0; everybody else passes rows of RoBERTa's table, from
-        # padding + 1, and for padding whatever they like: only tokens tell.
-        index = _rows(position_ids)
-        token = (
-            ids.ne(padding)
-            if ids is not None
-            else mask.ne(0)
-            if mask is not None and mask.shape == index.shape
-            else None
-        )
-        below = index <= padding if token is None else (index <= padding) & token
-        from_zero = (isinstance(past, Tensor) or past > 0) or bool(below.any())
-        index = index if from_zero else index - padding - 1
-        return Places(index if token is None else torch.where(token, index, 0), None, real=token)
-    if ids is None:
-        return span(length, past, device)
-    real = ids.ne(padding)
+) -> TokenPositions:
+    """Positions from `position_ids` of RoBERTa.
+
+    `generate` passes numbers from 0. All other callers pass rows of RoBERTa's table, which start at
+    padding + 1, and any number for padding; so only tokens show which of the two it is.
+    """
+    padding = _ROBERTA_PADDING if padding is None else padding
+    index = _check_position_ids(position_ids)
+    is_token = None
+    if ids is not None:
+        is_token = ids.ne(padding)
+    elif mask is not None and mask.shape == index.shape:
+        is_token = mask.ne(0)
+    below = index <= padding if is_token is None else (index <= padding) & is_token
+    from_zero = (isinstance(past, Tensor) or past > 0) or bool(below.any())
+    index = index if from_zero else index - padding - 1
+    if is_token is not None:
+        index = torch.where(is_token, index, 0)
+    return TokenPositions(index, None, is_token=is_token)
+
+
+def _count_non_padding(ids: Tensor, padding: int | None, past: int | Tensor) -> TokenPositions:
+    """RoBERTa's positions without its offset: tokens that are not padding, counted from 0."""
+    is_token = ids.ne(_ROBERTA_PADDING if padding is None else padding)
     if isinstance(past, Tensor):
-        return Places(_counted(real) + past, None, real=real)
-    return Places(
-        _counted(real) + past,
+        return TokenPositions(_count_tokens(is_token) + past, None, is_token=is_token)
+    length = ids.shape[-1]
+    return TokenPositions(
+        _count_tokens(is_token) + past,
         past + length,
-        real=real,
-        span=Span(past, length) if _only_behind(real) else None,
+        is_token=is_token,
+        shared_range=IndexRange(past, length) if _padded_at_end_only(is_token) else None,
     )
 
 
-def masked(mask: Tensor | None, length: int, past: int | Tensor, device: torch.device) -> Places:
-    """The count of what an attention mask [B, past + L] lets through, from 0."""
+def count_mask(
+    mask: Tensor | None, length: int, past: int | Tensor, device: torch.device
+) -> TokenPositions:
+    """Positions counted from 0 over the tokens that an attention mask [B, past + L] keeps."""
     if mask is None:
-        return span(length, past, device)
+        return consecutive(length, past, device)
     if mask.dim() != 2:
         raise ArgumentError(
-            "Counting by the attention mask needs a mask [batch, length], but it has shape"
+            'The attention mask must have shape [batch, length] for indices="mask", but has'
             f' {tuple(mask.shape)}; attach with indices="model" instead.'
         )
-    real, whole = mask.ne(0), mask.shape[1]
-    same = Span(whole - length, length) if _only_behind(real) else None
-    return Places(_counted(real)[:, -length:], whole, real=real[:, -length:], span=same)
+    is_token, total = mask.ne(0), mask.shape[1]
+    shared = IndexRange(total - length, length) if _padded_at_end_only(is_token) else None
+    return TokenPositions(
+        _count_tokens(is_token)[:, -length:],
+        total,
+        is_token=is_token[:, -length:],
+        shared_range=shared,
+    )
 
 
-def _counted(real: Tensor) -> Tensor:
-    """Positions [B, L] of tokens, from 0, the others being padding, which is never looked at.
+def _count_tokens(is_token: Tensor) -> Tensor:
+    """Positions [B, L] of tokens, from 0. Those of padding are never used.
 
-    Behind the tokens it goes on counting, so that batches padded there have the same positions in
-    all rows; elsewhere it has the position of the token before it, or 0.
+    Padding at the end of a row continues the count, so that rows padded there have the same
+    positions; other padding has the position of the token before it, or 0.
     """
-    behind = real.flip(1).cumsum(1).flip(1).eq(0)
-    return ((real | behind).cumsum(1) - 1).clamp(min=0)
+    at_end = is_token.flip(1).cumsum(1).flip(1).eq(0)
+    return ((is_token | at_end).cumsum(1) - 1).clamp(min=0)
 
 
-def _only_behind(real: Tensor) -> bool:
-    """Whether there is no padding but behind the tokens of a row.
-
-    Not asked where one would have to wait for the answer.
+def _padded_at_end_only(is_token: Tensor) -> bool:
+    """Whether all padding is at the end of rows. False where the answer would need a device
+    synchronisation.
     """
-    if real.device.type != "cpu" or torch.compiler.is_compiling():
+    if is_token.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    return bool((real[:, 1:] <= real[:, :-1]).all())
+    return bool((is_token[:, 1:] <= is_token[:, :-1]).all())

@@ -47,7 +47,7 @@ class Rotary(nn.Module):
                 f"and {key.shape[-1]}; split them into heads first."
             )
         cosine, sine = (angle.to(query) for angle in self.angles(times))
-        return _turn(query, cosine, sine), _turn(key, cosine, sine)
+        return rotate(query, cosine, sine), rotate(key, cosine, sine)
 
     def angles(self, times: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine [..., length, dim/2] of the angles at `times`, float64."""
@@ -58,6 +58,7 @@ class Rotary(nn.Module):
         return phase.cos(), phase.sin()
 
 
-def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate the pairs (x_j, x_{j+dim/2}) of the last dimension."""
     first, second = x.chunk(2, -1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)

@@ -23,7 +23,7 @@ from ..tasks.translation.batches import Collate, TokenBatches
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.preparing import prepare
 from ..tasks.translation.task import make_model
-from ..training import UpdateEvery, parameter_groups
+from ..training import UpdateEvery, freeze_flow, parameter_groups
 
 _WARM = 2  # updates that are not timed
 
@@ -111,6 +111,8 @@ class _Learner:
             training.label_smoothing,
             config.positions.jitter,
         )
+        if training.freeze_flow:
+            freeze_flow(self._model)
         groups = parameter_groups(self._model, lr=training.lr, **training.groups())
         self._optimiser = torch.optim.AdamW(
             groups, lr=training.lr, betas=training.betas, eps=training.eps

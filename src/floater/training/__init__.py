@@ -6,10 +6,16 @@ from ..lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from .callbacks import UpdateEvery as UpdateEvery
+    from .groups import freeze_flow as freeze_flow
     from .groups import parameter_groups as parameter_groups
     from .losses import token_loss as token_loss
 else:
     _lazily(
         __name__,
-        {"parameter_groups": ".groups", "token_loss": ".losses", "UpdateEvery": ".callbacks"},
+        {
+            "freeze_flow": ".groups",
+            "parameter_groups": ".groups",
+            "token_loss": ".losses",
+            "UpdateEvery": ".callbacks",
+        },
     )

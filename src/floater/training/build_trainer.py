@@ -40,6 +40,7 @@ def build_trainer(
         measure=lambda model: task.measure(model, data, world),
         keep=training.keep,
         groups=training.groups(),
+        freeze_flow=training.freeze_flow,
         betas=training.betas,
         eps=training.eps,
         loss=task.loss_function(),

@@ -58,7 +58,6 @@ class TrainingSettings(Config):
             "weight_decay": self.weight_decay,
             "flow_lr_multiple": self.flow_lr_multiple,
             "flow_weight_decay": self.flow_weight_decay,
-            "freeze_flow": self.freeze_flow,
         }
 
 

@@ -37,6 +37,7 @@ class SafeTrainer(Trainer):
         measure: replaces the stock evaluation; returns metrics without prefix.
         keep: number of checkpoints to keep, besides the best.
         groups: keyword arguments of `parameter_groups` except `lr`.
+        freeze_flow: train the base only.
         betas, eps: of Adam.
         loss: the loss of a batch, summed over its labels; None uses the model's own.
         fused: update all weights in one pass; rounding differs slightly.
@@ -52,13 +53,14 @@ class SafeTrainer(Trainer):
         groups: dict[str, Any],
         betas: tuple[float, float],
         eps: float,
+        freeze_flow: bool = False,
         loss: Callable[[nn.Module, dict[str, Any]], Tensor] | None = None,
         fused: bool = False,
         **kwargs: Any,
     ) -> None:
         self._make_loader, self._measure, self._keep = loader, measure, keep
         self._groups, self._betas, self._eps = groups, betas, eps
-        self._loss, self._fused = loss, fused
+        self._loss, self._fused, self._freeze_flow = loss, fused, freeze_flow
         self._temporary: Path | None = None
         self.tokens = 0
         super().__init__(**kwargs)
@@ -80,6 +82,8 @@ class SafeTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
+            if self._freeze_flow:
+                freeze_attachment(self._bare)
             groups = parameter_groups(
                 self._bare, lr=self.args.learning_rate, required=False, **self._groups
             )

@@ -16,7 +16,7 @@ from transformers import MarianMTModel as StockModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ...attachments import Attachment, attach, attachment
-from ...attachments.attachment import NAME
+from ...attachments.context import NAME
 from ...encoders import NoPositionConfig
 from ...errors import RunError
 from ...training.average import weights_of

@@ -14,9 +14,9 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ...attachments import attach, attachment, from_pretrained
-from ...attachments.attachment import NAME
+from ...attachments.context import NAME
 from ...attachments.layouts import base_of
-from ...attachments.saving import quiet
+from ...attachments.loading import quiet
 from ...encoders import Flow
 from ...errors import ConfigError, RunError
 from ...files import check_hashes, reading

@@ -13,9 +13,8 @@ from torch import nn
 from transformers import AutoModel, BertConfig, BertForMaskedLM
 
 import floater
-from attach_models import VOCABULARY, batch, make
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+from .attach_models import MOVING, VOCABULARY, batch, make
 
 
 class Logits(nn.Module):
@@ -103,10 +102,10 @@ def test_a_baked_encoder_runs_in_onnxruntime(tmp_path: Path) -> None:
             for name, value in {"input_ids": ids, "attention_mask": mask}.items()
             if name in names
         }
-        (found,) = session.run(None, feeds)
+        (output,) = session.run(None, feeds)
         with torch.no_grad():
             expected = model(input_ids=ids, attention_mask=mask).logits
-        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-4, atol=1e-4)
 
 
 def folder_of(package: str) -> Path:
@@ -125,10 +124,10 @@ def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
     mask[1, 25:] = 0
     with torch.no_grad():
         before = model(input_ids=ids, attention_mask=mask).last_hidden_state
-        made = floater.attach(model, floater.FlowConfig())
-        assert made.num_sites == 18
+        attached = floater.attach(model, floater.FlowConfig())
+        assert attached.num_sites == 18
         assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
-        made.bake(64)
+        attached.bake(64)
         assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
 
 
@@ -138,10 +137,10 @@ def test_a_real_masked_language_model_is_unchanged_by_a_fresh_attachment() -> No
     """
     folder = folder_of("rxnfp") / "models" / "transformers" / "bert_pretrained"
     model = BertForMaskedLM(BertConfig.from_pretrained(folder)).eval()
-    found = model.load_state_dict(
+    keys = model.load_state_dict(
         torch.load(folder / "pytorch_model.bin", weights_only=True), strict=False
     )
-    assert found.missing_keys == [
+    assert keys.missing_keys == [
         "cls.predictions.decoder.bias"
     ]  # tied to cls.predictions.bias, which is there
     assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
@@ -158,17 +157,17 @@ def test_a_real_masked_language_model_is_unchanged_by_a_fresh_attachment() -> No
 
     before, trained, half = logits(), logits(training=True), logits(half=True)
     assert not torch.equal(before, trained), "without dropout, training would show nothing"
-    made = floater.attach(model, floater.FlowConfig(), sites="qkv", positions="keep")
-    assert made.num_sites == 36
+    attached = floater.attach(model, floater.FlowConfig(), sites="qkv", positions="keep")
+    assert attached.num_sites == 36
     assert torch.equal(logits(), before)
     assert torch.equal(logits(training=True), trained)
     assert torch.equal(logits(half=True), half)
     with torch.no_grad():
-        made.encoder.get_parameter("initial").add_(0.5)
+        attached.encoder.get_parameter("initial").add_(0.5)
     assert not torch.equal(logits(), before)
-    with made.disabled():
+    with attached.disabled():
         assert torch.equal(logits(), before)
         assert torch.equal(logits(training=True), trained)
-    made.detach()
+    attached.detach()
     assert torch.equal(logits(), before)
     assert torch.equal(logits(training=True), trained)

@@ -15,15 +15,16 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
     RobertaForMaskedLM,
     T5ForConditionalGeneration,
 )
 
 import floater
-from attach_models import batch, make
 from floater.errors import AttachmentError, SavedError
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+from .attach_models import MOVING, batch, make
+
 CLASSES: dict[str, Any] = {
     "bert": AutoModelForMaskedLM,
     "marian": AutoModelForSeq2SeqLM,
@@ -56,9 +57,9 @@ def test_saved_models_come_back_the_same(
     name: str, positions: Any, baked: bool, tmp_path: Path
 ) -> None:
     model, inputs = make(name), batch(name)
-    made = floater.attach(model, MOVING, positions=positions)
+    attached = floater.attach(model, MOVING, positions=positions)
     if baked:
-        made.bake(16)
+        attached.bake(16)
     floater.save_pretrained(model, tmp_path / "out")
     back = floater.from_pretrained(CLASSES[name], tmp_path / "out")
     again = floater.attachment(back)
@@ -73,7 +74,7 @@ def test_saved_models_come_back_the_same(
         ".md",
     }, "nothing but JSON, safetensors and the card"
     card = (tmp_path / "out" / "README.md").read_text()
-    assert f"{made.num_parameters():,}" in card
+    assert f"{attached.num_parameters():,}" in card
     assert "floater.from_pretrained" in card
 
 
@@ -97,17 +98,17 @@ def test_a_new_process_gives_identical_outputs(saved: Any, tmp_path: Path) -> No
 def test_the_base_alone_still_loads_the_hugging_face_way(saved: Any) -> None:
     model, inputs, folder = saved
     plain = AutoModelForMaskedLM.from_pretrained(folder)
-    made = floater.attachment(model)
-    assert made is not None
-    with torch.no_grad(), made.disabled():
+    attached = floater.attachment(model)
+    assert attached is not None
+    with torch.no_grad(), attached.disabled():
         assert torch.equal(plain(**inputs).logits, model(**inputs).logits)
 
 
 def test_saving_over_a_folder_replaces_it_whole(saved: Any) -> None:
     model, inputs, folder = saved
-    made: Any = floater.attachment(model)
+    attached: Any = floater.attachment(model)
     with torch.no_grad():
-        made.encoder.initial += 1.0
+        attached.encoder.initial += 1.0
     floater.save_pretrained(model, folder)
     assert [path for path in folder.parent.iterdir() if path.name.startswith(".")] == []
     back = floater.from_pretrained(AutoModelForMaskedLM, folder)
@@ -171,7 +172,7 @@ def damage(folder: Path, how: str) -> None:
         ("changed", r"floater.safetensors is damaged or was changed after it was saved"),
         ("gone", r"must hold floater.safetensors, but does not"),
         ("json", r"floater_config.json is damaged"),
-        ("newer", r"Format 99 with encoder 'flow' is not one this version reads"),
+        ("newer", r"but has format 99 and encoder 'flow'; install a newer"),
         ("incomplete", r"description of the attachment lacks 'encoder'"),
         ("mismatched", r"do not fit their description"),
         ("base", r"The base model at .* cannot be loaded"),
@@ -222,6 +223,27 @@ def test_a_class_that_does_not_fit_is_named(
     assert "\n" not in str(caught.value)
 
 
+def test_a_class_that_does_not_fit_a_base_on_the_hub_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make("bert")
+    model.config._name_or_path = "someone/somewhere"
+    floater.attach(model, MOVING)
+    floater.save_pretrained(model, tmp_path, base=False)
+    config = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    monkeypatch.setattr(
+        PreTrainedConfig, "get_config_dict", lambda *args, **kwargs: (dict(config), kwargs)
+    )
+    message = (
+        r"must fit the model at someone/somewhere, saved as BertForMaskedLM, but is"
+        r" AutoModelForSeq2SeqLM"
+    )
+    with pytest.raises(SavedError, match=message):
+        floater.from_pretrained(AutoModelForSeq2SeqLM, tmp_path, local_files_only=True)
+    with pytest.raises(SavedError, match=r"cannot be loaded: .* Pass base=… with the folder"):
+        floater.from_pretrained(AutoModelForMaskedLM, tmp_path, local_files_only=True)
+
+
 def test_a_model_may_come_back_without_its_head(saved: Any) -> None:
     model, inputs, folder = saved
     back = floater.from_pretrained(AutoModel, folder)
@@ -230,7 +252,7 @@ def test_a_model_may_come_back_without_its_head(saved: Any) -> None:
 
 
 def test_other_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(SavedError, match="must be a folder with a saved model, but there is none"):
+    with pytest.raises(SavedError, match="must be a folder with a saved model, but does not exist"):
         floater.from_pretrained(AutoModelForMaskedLM, tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SavedError, match=r"must hold floater_config\.json"):

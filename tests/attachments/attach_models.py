@@ -1,4 +1,6 @@
-"""Tiny models with random weights, one for each row of the layout table."""
+"""Tiny models with random weights, one per row of the layout table, and what tests do with
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,11 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
+import floater
+
+MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+"""A flow whose encodings are large from the start."""
+SITE_KINDS = ("input", "blocks", "qkv")
 VOCABULARY, WIDTH, LIMIT, PAD = 50, 16, 40, 1
 SEQ2SEQ = ("marian", "bart", "m2m_100")
 ARCHITECTURES = (
@@ -155,3 +162,22 @@ def batch(name: str, rows: int = 3, length: int = 11) -> dict[str, Tensor]:
     if name in SEQ2SEQ:
         inputs["decoder_input_ids"] = torch.randint(3, VOCABULARY, (rows, 6))
     return inputs
+
+
+def logits(model: Any, inputs: dict[str, Any], **more: Any) -> Tensor:
+    """The first output of a model: logits, or hidden states of a model without a head."""
+    out: Tensor = model(**inputs, **more)[0]
+    return out
+
+
+def generation_inputs(name: str, pads: bool = True) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    ids = torch.randint(3, VOCABULARY, (3, 8))
+    mask = torch.ones_like(ids)
+    if pads and name == "gpt2":
+        mask[1, :3] = 0
+        ids[1, :3] = PAD
+    elif pads:
+        mask[1, 5:] = 0
+        ids[1, 5:] = PAD
+    return {"input_ids": ids, "attention_mask": mask}

@@ -10,16 +10,15 @@ import pytest
 import torch
 
 import floater
-from attach_models import ARCHITECTURES, VOCABULARY, batch, make
 from floater.errors import ArgumentError, AttachmentError, LengthError, SavedError, TimesError
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+from .attach_models import ARCHITECTURES, MOVING, VOCABULARY, batch, make
 
 
 @pytest.mark.parametrize("baked", [False, True])
 def test_threads_can_share_an_attached_model(baked: bool) -> None:
     model = make("bert")
-    made = floater.attach(model, MOVING)
+    attached = floater.attach(model, MOVING)
     inputs = [torch.randint(3, VOCABULARY, (2, length)) for length in range(5, 25)]
 
     @torch.no_grad()
@@ -29,7 +28,7 @@ def test_threads_can_share_an_attached_model(baked: bool) -> None:
 
     alone = [run(ids) for ids in inputs]
     if baked:
-        made.bake(30)
+        attached.bake(30)
     with ThreadPoolExecutor(4) as pool:
         for _ in range(2):
             for together, single in zip(pool.map(run, inputs), alone, strict=True):
@@ -89,26 +88,26 @@ def test_robertas_limit_is_named_too(name: str) -> None:
 
 def test_a_baked_attachment_refuses_to_be_trained() -> None:
     model, inputs = make("bert").train(), batch("bert")
-    made = floater.attach(model, MOVING)
-    made.bake(20)
+    attached = floater.attach(model, MOVING)
+    attached.bake(20)
     with pytest.raises(
-        AttachmentError, match=r"A baked attachment cannot be trained: .*call unbake\(\) first"
+        AttachmentError, match=r"A baked attachment cannot be trained, .*call unbake\(\) first"
     ):
         model(**inputs)
-    made.requires_grad_(False)
+    attached.requires_grad_(False)
     model(**inputs).logits.sum().backward()
 
 
 def test_more_mistakes_are_named() -> None:
-    made = floater.attach(make("bert"), MOVING)
+    attached = floater.attach(make("bert"), MOVING)
     with (
         pytest.raises(ArgumentError, match="`times` must not require gradients"),
-        made.at(torch.zeros(3, requires_grad=True)),
+        attached.at(torch.zeros(3, requires_grad=True)),
     ):
         pass
     with (
         pytest.raises(TimesError, match="`times` must be real numbers, but are list"),
-        made.at(["a"] * 3),  # type: ignore[list-item]
+        attached.at(["a"] * 3),  # type: ignore[list-item]
     ):
         pass
     nothing: Any = None

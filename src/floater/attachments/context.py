@@ -1,0 +1,100 @@
+"""What hooks know of the model they are installed in."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from .adapters import active_module, check_adapters
+from .layouts import Layout
+from .model_positions import ModelPositions
+from .site_encoders import SiteEncoders
+from .sites import SitePlan, StackSites
+from .token_positions import CustomTimes, IndexRange, TokenPositions
+
+NAME = "floater"
+"""Name under which the attachment is a submodule of its model."""
+
+
+class HookContext:
+    """What hooks know of the model they are installed in. A copy of the attachment alone (PEFT
+    makes one to train it) shares it.
+
+    Attributes:
+        plan: the sites.
+        layout: where the architecture has them.
+        indices: whether tokens are numbered as the model does, or by the attention mask.
+        padding: id of the padding token.
+        enabled: whether encodings are added.
+        custom_times: times set with `Attachment.at`, if any.
+        model_positions: the model's built-in positions, by stack.
+        holders: the model, in a tuple so that it does not become a submodule of its submodule.
+    """
+
+    def __init__(
+        self,
+        encoders: SiteEncoders,
+        plan: SitePlan,
+        layout: Layout,
+        indices: Literal["model", "mask"],
+        padding: int | None,
+    ) -> None:
+        self._encoders = (encoders,)
+        self.plan, self.layout, self.indices, self.padding = plan, layout, indices, padding
+        self.enabled = True
+        self.custom_times: CustomTimes | None = None
+        self.model_positions: dict[str, ModelPositions] = {}
+        self.holders: tuple[nn.Module, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are enabled and have no custom times, whatever the original has."""
+        return {**self.__dict__, "enabled": True, "custom_times": None}
+
+    def live(self) -> SiteEncoders:
+        """The attachment whose weights are used now: the original, or the copy that PEFT trains."""
+        for holder in self.holders:
+            module = active_module(holder._modules.get(NAME))
+            if isinstance(module, SiteEncoders) and getattr(module, "context", None) is self:
+                return module
+        return self._encoders[0]
+
+    def check_adapters(self) -> None:
+        """Refuse PEFT adapters that are incompatible with an attachment."""
+        for holder in self.holders:
+            check_adapters(holder, self.plan.projections())
+
+    def stack(self, name: str) -> StackSites:
+        """The insertion points of a stack."""
+        return next(stack for stack in self.plan.stacks if stack.name == name)
+
+    def has_sites(self, stack: str) -> bool:
+        """Whether a stack has sites."""
+        return any(block.points for block in self.stack(stack).blocks)
+
+    def table_offset(self, stack: StackSites) -> int:
+        """Rows of the model's built-in position table before that of position 0."""
+        padding_rows = 0
+        if self.layout.numbering == "padding":
+            padding_rows = (1 if self.padding is None else self.padding) + 1
+        return stack.layout.positions_offset + padding_rows
+
+    def check_model_positions(self, stack: str, positions: TokenPositions) -> None:
+        """Raise if the model keeps its built-in table and it ends before these positions."""
+        model_positions = self.model_positions.get(stack)
+        if model_positions is None or model_positions.kind != "learned" or model_positions.replace:
+            return
+        offset = self.table_offset(self.stack(stack))
+        limit = model_positions.limit(offset)
+        may_exceed = positions.bound is None or (limit is not None and positions.bound > limit)
+        if isinstance(positions.index, IndexRange) or (
+            may_exceed and not torch.compiler.is_compiling()
+        ):
+            model_positions.check(positions.table_length_without_padding(), offset)
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Add encodings, or leave the model as it was before `attach`."""
+        self.enabled = enabled
+        for model_positions in self.model_positions.values():
+            model_positions.switch.on = enabled

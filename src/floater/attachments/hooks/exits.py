@@ -1,0 +1,63 @@
+"""Exit of a stack: make sure that all encodings were used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import AttachmentError
+from ..context import HookContext
+from .arguments import ENCODINGS
+from .carrier import Carrier
+
+
+class StackExit:
+    """Exit of a stack: raise if encodings were not used, and record the positions of an encoder's
+    tokens for the decoder.
+    """
+
+    def __init__(self, context: HookContext, stack: str, carrier: Carrier | None) -> None:
+        self._context, self._stack, self._carrier = context, stack, carrier
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        if not self._context.enabled:
+            return None
+        pending = kwargs.get(ENCODINGS) if self._carrier is None else self._carrier.pop()
+        if torch.compiler.is_compiling():
+            return None
+        unused = self._unused_projection()
+        if output is None or pending is None:  # the forward failed
+            return None
+        if not pending.used and self._context.has_sites(self._stack) and not module.training:
+            raise AttachmentError(
+                f"A forward pass through {type(module).__name__} skipped its attachment: no block "
+                f"of the {self._stack} was called; name the blocks that it really calls with "
+                "floater.Sites(…, targets={…})."
+            )
+        if unused is not None:
+            raise AttachmentError(
+                f"A forward pass through {type(module).__name__} skipped its attachment: the"
+                f' projection {unused} was not called; attach with sites="blocks", or run the'
+                " model with its default attention (no fused kernels that read the weights)."
+            )
+        if self._stack == "encoder" and len(self._context.plan.stacks) > 1:
+            return pending.record_positions(output)
+        return None
+
+    def _unused_projection(self) -> str | None:
+        """Empty all slots; return the name of a projection that did not use its encodings.
+
+        Keys and values of the other stack do not count, because they may be cached.
+        """
+        unused = None
+        for block in self._context.stack(self._stack).blocks:
+            for point in block.points:
+                if point.projection is not None:
+                    slot: Any = point.projection.slot
+                    if slot.discard() and point.tokens == "stack":
+                        unused = unused or f"{'/'.join(point.letters)} of block {block.number}"
+        return unused

@@ -1,0 +1,170 @@
+"""The encodings of a stack between its entry and its first block, and how a decoder learns the
+positions of its encoder's tokens.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from ...errors import ArgumentError, AttachmentError
+from ..context import HookContext
+from ..site_encoders import ForwardTables, SiteEncoders
+from ..stack_encodings import StackEncodings
+from ..token_positions import (
+    IndexRange,
+    TokenPositions,
+    at_custom_times,
+    cached_length,
+    consecutive,
+    count_mask,
+    number_tokens,
+)
+
+POSITIONS_FIELD = "floater_positions"
+"""Field of an encoder's output with the positions of its tokens, for the decoder."""
+
+
+@dataclass
+class BaseModelOutputWithPositions(BaseModelOutput):
+    """An encoder's output with the positions of its tokens. `generate` expands them for beams like
+    any other field.
+    """
+
+    floater_positions: Tensor | None = None
+
+
+class PendingEncodings:
+    """Encodings of a stack, computed when its first block is entered: only then is the number of
+    tokens certain.
+    """
+
+    def __init__(
+        self,
+        context: HookContext,
+        encoders: SiteEncoders,
+        stack: str,
+        tables: ForwardTables,
+        arguments: dict[str, Any],
+    ) -> None:
+        self._context, self._encoders = context, encoders
+        self._stack, self._tables = stack, tables
+        self._own = number_tokens(
+            context.layout.numbering,
+            arguments,
+            context.padding,
+            context.indices == "mask",
+            known_stack=not context.layout.drops_arguments,
+        )
+        if self._own is not None:
+            context.check_model_positions(stack, self._own)
+        self._past = cached_length(arguments)
+        if isinstance(self._past, Tensor):
+            self._past = self._past.clone()  # a static cache updates its length in place
+        self._times = context.custom_times
+        self._source = self._source_positions(arguments)
+        if stack == "encoder":
+            tables.source = self._own
+        self._encodings: StackEncodings | None = None
+
+    @property
+    def used(self) -> bool:
+        """Whether a block has asked for the encodings."""
+        return self._encodings is not None
+
+    def encodings(self, hidden: Tensor) -> StackEncodings:
+        """The encodings; `hidden` [B, L, dim] is the input of the first block."""
+        if self._encodings is None:
+            own = self._own or consecutive(hidden.shape[1], self._past, hidden.device)
+            _check_length(own, hidden)
+            source = self._source
+            if self._times is not None:
+                two_stacks = (
+                    source is not None or self._stack == "decoder" or self._times.source is not None
+                )
+                is_source = two_stacks and self._stack == "encoder"
+                times = self._times.source if is_source else self._times.target
+                batch, delta = hidden.shape[0], self._encoders.delta
+                own = at_custom_times(times, own, self._past, batch, delta)
+                if source is not None:
+                    source = at_custom_times(self._times.source, source, 0, batch, delta)
+            self._encodings = self._encoders.encode(self._tables, own, source, hidden.device)
+        return self._encodings
+
+    def record_positions(self, output: Any) -> Any:
+        """An encoder's output with the positions of its tokens, for a decoder that is called
+        later; None to leave the output as it is.
+        """
+        if self._own is None:
+            return None
+        states: Tensor = output[0]
+        index = self._own.index
+        if isinstance(index, IndexRange):
+            index = index.tensor(states.device).unsqueeze(0)
+        index = index.to(states.device).expand(states.shape[0], -1)
+        setattr(states, POSITIONS_FIELD, index)
+        return (
+            BaseModelOutputWithPositions(**output, floater_positions=index)
+            if type(output) is BaseModelOutput
+            else None
+        )
+
+    def _source_positions(self, arguments: dict[str, Any]) -> TokenPositions | None:
+        """Positions of the other stack's tokens, as that stack counted them."""
+        states = arguments.get("encoder_hidden_states")
+        if states is None:
+            return None
+        if self._tables.source is not None:
+            return self._tables.source
+        recorded = recorded_positions(getattr(states, POSITIONS_FIELD, None), states)
+        if recorded is not None:
+            return recorded
+        length, mask = states.shape[1], arguments.get("encoder_attention_mask")
+        if self._context.indices == "mask":
+            return count_mask(mask, length, 0, states.device)
+        if self._context.layout.numbering == "padding":
+            # The encoder's input is unknown here; where it is masked, it was padding.
+            if mask is not None and mask.dim() == 2:
+                return count_mask(mask, length, 0, states.device)
+            if states.shape[0] > 1 and not torch.compiler.is_compiling():
+                warnings.warn(
+                    "The decoder got hidden states without an attention mask and without the "
+                    "positions of their tokens, so all of them are counted as tokens, none as "
+                    "padding; pass the encoder's whole output as `encoder_outputs`, or an "
+                    "attention mask.",
+                    stacklevel=2,
+                )
+        return consecutive(length, 0, states.device)
+
+
+def recorded_positions(index: Any, states: Tensor) -> TokenPositions | None:
+    """Positions that `PendingEncodings.record_positions` recorded, None if there are none."""
+    if not isinstance(index, Tensor):
+        return None
+    if index.shape != states.shape[:2]:
+        raise ArgumentError(
+            f"`encoder_outputs` must be an encoder's output as it was returned, but its "
+            f"{POSITIONS_FIELD} have shape {tuple(index.shape)} where its states have "
+            f"{tuple(states.shape[:2])}; select rows in both, or make a new "
+            "BaseModelOutput(last_hidden_state=…)."
+        )
+    shared = None
+    if index.device.type == "cpu" and not torch.compiler.is_compiling():
+        from_zero = torch.arange(index.shape[1])
+        shared = IndexRange(0, index.shape[1]) if bool((index == from_zero).all()) else None
+    return TokenPositions(index, index.shape[1] if shared else None, shared_range=shared)
+
+
+def _check_length(own: TokenPositions, hidden: Tensor) -> None:
+    """Refuse positions that were counted on other tokens than those that enter the first block."""
+    if own.length != hidden.shape[1] and not torch.compiler.is_compiling():
+        raise AttachmentError(
+            f"Positions were counted for {own.length} tokens, but {hidden.shape[1]} enter the "
+            "first block; pass `position_ids` [batch, "
+            f'{hidden.shape[1]}], or attach with indices="model".'
+        )
