@@ -1,4 +1,8 @@
-"""Run folders and reproductions made by hand, without training."""
+"""Run folders and reproductions written by hand, without training.
+
+`typed_scores` and `typed_comparison` are of the present version; the scores of the others have
+the layout of version 1.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from floater.runs.comparison import Comparison, StartCheck, VariantScore
+from floater.runs.encodings import Encodings
 from floater.runs.results import Figure, Mean, Paper, Results, Series, Table
-from floater.runs.encodings import Positions
+from floater.runs.scores import BinScores, PairedScore, Score, Scores, SetScores
 
 DATA = {"from": "a.en | a.de", "pairs": 1000, "source_sha256": "1", "target_sha256": "2"}
 
@@ -34,8 +40,8 @@ def scored(value: float, interval: float | None = 1.5, **more: Any) -> dict[str,
 
 def circle(
     sites: int = 2, length: int = 24, dim: int = 6, trained: int | None = 12, kind: str = "flow"
-) -> Positions:
-    """Every site turns in planes of its own, faster in later dimensions."""
+) -> Encodings:
+    """Sines of the time, faster at later sites and in later dimensions."""
     times = np.arange(length) * 0.1
     phase = (
         times[None, :, None]
@@ -43,7 +49,7 @@ def circle(
         * (1 + np.arange(sites)[:, None, None])
     )
     names = tuple(f"encoder block {i + 1}" for i in range(sites))
-    return Positions(
+    return Encodings(
         times, np.sin(phase).astype(np.float32), names, kind, f"{kind} at blocks", trained
     )
 
@@ -52,7 +58,7 @@ def make_run(
     path: Path,
     scores: dict[str, Any] | None = None,
     *,
-    positions: Positions | None = None,
+    encodings: Encodings | None = None,
     encoder: dict[str, Any] | None = None,
     updates: int = 200,
     shift: float = 0.0,
@@ -102,8 +108,8 @@ def make_run(
     (path / "scores.json").write_text(
         json.dumps({"test": scored(35.0)} if scores is None else scores)
     )
-    if positions is not None:
-        positions.write(path)
+    if encodings is not None:
+        encodings.write(path)
     return path
 
 
@@ -162,16 +168,85 @@ def sample(folder: Path) -> list[Path]:
     flow = make_run(
         folder / "runs" / "flow",
         {"test": scored(35.2, bins=bins), "test against own": paired},
-        positions=circle(),
+        encodings=circle(),
         encoder={"kind": "flow"},
     )
     own = make_run(
         folder / "runs" / "own",
         {"test": scored(34.0, bins=bins)},
-        positions=circle(1, 30, kind="own", trained=None),
+        encodings=circle(1, 30, kind="own", trained=None),
         shift=-0.5,
     )
     rotary = make_run(
         folder / "runs" / "rotary", {"test": scored(33.0)}, encoder={"kind": "rotary"}, shift=-1.0
     )
     return [flow, own, rotary, make_reproduction(folder / "s2l-smoke", ["../runs/flow"])]
+
+
+def typed_scores(against: str) -> Scores:
+    """Scores with bins, and paired tests by two measures, as a run writes them now."""
+    measures = {
+        "bleu": Score(score=35.25, interval=1.5, signature="tok:13a|bs:1000"),
+        "chrf": Score(score=61.5, interval=0.75, signature="nc:6|bs:1000"),
+    }
+    bins = {
+        "0-19": BinScores(examples=700, scores={"bleu": Score(score=36.0, interval=1.5)}),
+        "20-39": BinScores(examples=300, scores={"bleu": Score(score=33.0, interval=2.5)}),
+        "40-": BinScores(),
+    }
+    test = SetScores(
+        scores=measures,
+        examples=1000,
+        seconds=16.8,
+        data=DATA,
+        settings={"beam": 4, "length_penalty": 0.6},
+        bins=bins,
+        files={"test.txt": "0" * 64},
+    )
+
+    def paired(measure: str, difference: float) -> PairedScore:
+        return PairedScore(
+            test_set="test",
+            against=against,
+            measure=measure,
+            base=30.0,
+            other=30.0 + difference,
+            difference=difference,
+            low=difference - 0.25,
+            high=difference + 0.25,
+            p_value=0.004,
+            signature=f"{measure}|bs:1000",
+        )
+
+    return Scores(sets={"test": test}, paired=[paired("bleu", 1.25), paired("chrf", -2.5)])
+
+
+def typed_comparison() -> Comparison:
+    """A comparison of two variants with a base, as `floater compare` writes it now."""
+
+    def row(variant: str, measure: str, difference: float) -> VariantScore:
+        return VariantScore(
+            variant=variant,
+            test_set="valid",
+            against="base",
+            measure=measure,
+            base=48.75,
+            other=48.75 + difference,
+            difference=difference,
+            low=difference - 0.5,
+            high=difference + 0.5,
+            p_value=0.03,
+            examples=1234,
+            seeds={"base": [48.75], variant: [48.75 + difference]},
+        )
+
+    return Comparison(
+        task="squad",
+        name="squad",
+        model="roberta-base",
+        main="f1",
+        seeds=[0],
+        start={"0": StartCheck(identical=True, inputs=20, fresh_in_place_of_trained=False)},
+        training_seconds={"base": [1.5], "floater": [1.25], "learned": [None]},
+        rows=[row("floater", "f1", 1.75), row("floater", "exact", -3.5), row("learned", "f1", 0.5)],
+    )

@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Opener]:
-    """Opens a page; in the end nothing must have been complained of or asked for from elsewhere."""
+    """Opens pages; fails if one of them logged a message or requested anything from elsewhere."""
     troubles: list[str] = []
     contexts = []
 
@@ -74,15 +74,15 @@ def opened(browser: Browser) -> Iterator[Opener]:
     assert troubles == []
 
 
-def colours(page: Page, place: int = 0) -> int:
-    """How many different colours the canvas of a map holds."""
-    code = """(place) => {
-        const canvas = document.querySelector(`#map-${place} canvas`);
+def colours(page: Page, number: int = 0) -> int:
+    """The number of different colours on the canvas of a map."""
+    code = """(number) => {
+        const canvas = document.querySelector(`#map-${number} canvas`);
         const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
         return new Set(new Uint32Array(data.buffer)).size;
     }"""
-    found: int = page.evaluate(code, place)
-    return found
+    count: int = page.evaluate(code, number)
+    return count
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -95,7 +95,7 @@ def test_figures_are_drawn_and_nothing_sticks_out(
     for number in range(4):
         assert page.locator(f"#chart-{number} svg .mark").count() > 0
     assert page.locator("#chart-3 svg path.curve").count() == 3
-    assert all(colours(page, place) > 20 for place in (0, 1))
+    assert all(colours(page, number) > 20 for number in (0, 1))
     assert page.locator("#path-0 svg circle").count() == 24 + 1
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 200) == (scheme == "dark")
@@ -104,12 +104,12 @@ def test_figures_are_drawn_and_nothing_sticks_out(
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_run_can_be_hidden_and_shown(report: Path, opened: Opener, width: int) -> None:
     page = opened(report, width)
-    for wanted, action in ((2, "uncheck"), (3, "check")):
+    for expected, action in ((2, "uncheck"), (3, "check")):
         getattr(page.get_by_role("checkbox", name="own"), action)()
-        assert page.locator("#chart-3 svg path.curve").count() == wanted
-        assert page.locator("#chart-1 svg .dot").count() == wanted
-        assert page.locator("#map-1").is_visible() == (wanted == 3)
-        assert page.locator("#scores tbody tr[data-run='1']").first.is_visible() == (wanted == 3)
+        assert page.locator("#chart-3 svg path.curve").count() == expected
+        assert page.locator("#chart-1 svg .dot").count() == expected
+        assert page.locator("#map-1").is_visible() == (expected == 3)
+        assert page.locator("#scores tbody tr[data-run='1']").first.is_visible() == (expected == 3)
         assert page.locator("#map-0").is_visible()
     page.locator("#chart-3 ~ .legend button", has_text="rotary").click()
     assert not page.get_by_role("checkbox", name="rotary").is_checked()
@@ -122,7 +122,7 @@ def test_another_curve_can_be_chosen(report: Path, opened: Opener, width: int) -
     before = page.locator("#chart-3 svg path.curve").first.get_attribute("d")
     page.get_by_label("Show").last.select_option(label="training loss")
     assert page.locator("#chart-3 svg path.curve").first.get_attribute("d") != before
-    assert page.locator("#chart-3 svg").get_by_text("smoothed loss a token").count() == 1
+    assert page.locator("#chart-3 svg").get_by_text("smoothed loss per token").count() == 1
 
 
 def test_values_are_read_out_under_the_pointer_and_by_keys(report: Path, opened: Opener) -> None:
@@ -149,8 +149,8 @@ def test_maps_follow_site_view_order_and_length(report: Path, opened: Opener, wi
     page = opened(report, width)
 
     def pixels() -> str:
-        found: str = page.evaluate("document.querySelector('#map-0 canvas').toDataURL()")
-        return found
+        url: str = page.evaluate("document.querySelector('#map-0 canvas').toDataURL()")
+        return url
 
     seen = [pixels()]
     page.locator("#site-0").select_option(label="encoder block 2")
@@ -183,9 +183,9 @@ def test_the_theme_is_a_button(report: Path, opened: Opener) -> None:
     page = opened(report, 1400)
     before = page.evaluate("document.querySelector('#map-0 canvas').toDataURL()")
     button = page.get_by_role("button", name="Theme")
-    for wanted in ("light", "dark"):
+    for theme in ("light", "dark"):
         button.press("Enter")
-        assert button.inner_text() == f"Theme: {wanted}"
+        assert button.inner_text() == f"Theme: {theme}"
     assert page.evaluate("document.querySelector('#map-0 canvas').toDataURL()") != before
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 22, 27)"
 
@@ -194,8 +194,8 @@ def test_every_control_can_be_reached_by_tab_and_has_a_name(report: Path, opened
     page = opened(report, 1400)
     names = page.evaluate(
         """() => [...document.querySelectorAll('button, select, input, [tabindex="0"]')]
-             .filter((part) => part.offsetParent)
-             .map((part) => part.ariaLabel || part.labels?.[0]?.textContent || part.textContent)"""
+             .filter((control) => control.offsetParent)
+             .map((it) => it.ariaLabel || it.labels?.[0]?.textContent || it.textContent)"""
     )
     assert len(names) > 15
     assert all(name.strip() for name in names)
@@ -235,12 +235,12 @@ def test_a_name_that_is_a_script_stays_a_name(tmp_path: Path, opened: Opener) ->
 
 
 def test_scores_of_zero_stand_on_a_scale_from_zero(tmp_path: Path, opened: Opener) -> None:
-    """No axis of negative or millionth BLEU where nothing was right."""
+    """The axis shows neither negative BLEU nor millionths."""
     nothing = {"pairs": 9, "bleu": {"score": 0.0, "interval": 0.0, "signature": ""}}
-    made = make_run(
+    run = make_run(
         tmp_path / "flow", {"test": {**nothing, "bins": {"0-9": nothing, "9+": nothing}}}
     )
-    write_report([made], tmp_path / "report.html")
+    write_report([run], tmp_path / "report.html")
     page = opened(tmp_path / "report.html", 1400)
     ticks = page.locator("#chart-1 svg text[text-anchor=end]").all_text_contents()
-    assert [float(words) for words in ticks] == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert [float(tick) for tick in ticks] == [0, 0.2, 0.4, 0.6, 0.8, 1]

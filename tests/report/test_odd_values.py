@@ -1,6 +1,4 @@
-"""Records that something else has written, or damaged: a page, or one line that names the file;
-never a traceback.
-"""
+"""Odd or damaged values give a page, or one line that names the file; never a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +17,15 @@ from safetensors.numpy import save_file
 from floater.errors import FloaterError
 from floater.report.page import write_report
 
-from .folders import circle, make_reproduction, make_run, sample, scored
+from .folders import (
+    circle,
+    make_reproduction,
+    make_run,
+    sample,
+    scored,
+    typed_comparison,
+    typed_scores,
+)
 
 ODD: tuple[Any, ...] = (
     *(
@@ -49,8 +55,8 @@ ODD: tuple[Any, ...] = (
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value inside a value."""
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The keys that lead to every value inside a value."""
     inner = (
         value.items()
         if isinstance(value, dict)
@@ -58,22 +64,22 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, list)
         else ()
     )
-    for key, part in inner:
+    for key, item in inner:
         yield (*path, key)
-        yield from places(part, (*path, key))
+        yield from paths_in(item, (*path, key))
 
 
 def spoiled(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
-    found = copy.deepcopy(value)
-    holder = found
+    changed = copy.deepcopy(value)
+    holder = changed
     for key in path[:-1]:
         holder = holder[key]
     holder[path[-1]] = odd
-    return found
+    return changed
 
 
 def report(folders: list[Path], out: Path) -> str:
-    """What becomes of a report: "page", or the one line it is refused with. Anything else fails."""
+    """The outcome of a report: "page", or the line of its error. Anything else fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -87,64 +93,66 @@ def report(folders: list[Path], out: Path) -> str:
     return "page"
 
 
+PAIRED = {"difference": 1.0, "low": 0.5, "high": 1.5, "p_value": 0.01, "signature": "s"}
+FIRST_SCORES = {
+    "test": scored(35.0, bins={"0-9": {"pairs": 3, "bleu": {"score": 1.0, "interval": 0.5}}}),
+    "test against b": PAIRED,
+    "valid against b": {"f1": PAIRED},
+}
+FIRST_COMPARISON = {
+    "arms": {
+        "floater": {
+            "valid": {
+                "f1": {**PAIRED, "base": 1.0, "other": 2.0, "examples": 7, "seeds": {"base": [1.0]}}
+            }
+        }
+    }
+}
+DAMAGED = (
+    b"",
+    b"\xff\xfe\x00",
+    b"[" * 100_000 + b"]" * 100_000,
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    b"{",
+    b"9" * 9999,
+)
+
+
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     "name", ["run.json", "scores.json", "metrics.jsonl", "results.json", "comparison.json"]
 )
-def test_any_value_may_be_odd(tmp_path: Path, name: str) -> None:
-    paired = {"difference": 1.0, "low": 0.5, "high": 1.5, "p_value": 0.01, "signature": "s"}
-    bins = {"0-9": {"pairs": 3, "bleu": {"score": 1.0, "interval": 0.5}}}
-    scores = {
-        "test": scored(35.0, bins=bins),
-        "test against b": paired,
-        "valid against b": {"f1": paired},
-    }
-    run = make_run(tmp_path / "all" / "a", scores)
-    make_run(tmp_path / "all" / "b")
-    make_reproduction(tmp_path / "all" / "c", ["../a"])
-    row = {**paired, "base": 1.0, "other": 2.0, "examples": 7, "seeds": {"base": [1.0]}}
-    compared = tmp_path / "all" / "d"
-    compared.mkdir()
-    (compared / "comparison.json").write_text(
-        json.dumps({"arms": {"floater": {"valid": {"f1": row}}}})
-    )
-    path = {"results.json": tmp_path / "all" / "c", "comparison.json": compared}.get(
-        name, run
-    ) / name
-    lines = path.read_text(encoding="utf-8")
-    rows = (
-        [json.loads(line) for line in lines.splitlines()[:8]]
-        if name == "metrics.jsonl"
-        else json.loads(lines)
-    )
-    ways = list(places(rows))
-    draw, ends = random.Random(0), []
-    cases = [(way, odd) for way in ways for odd in ODD]
-    for way, odd in draw.sample(cases, min(len(cases), 120)):
-        made = spoiled(rows, way, odd)
-        text = (
-            "".join(json.dumps(one) + "\n" for one in made)
-            if name == "metrics.jsonl"
-            else json.dumps(made)
-        )
-        path.write_text(text, encoding="utf-8")
-        ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
+def test_any_value_may_be_odd(tmp_path: Path, name: str, version: int) -> None:
+    folder, out = tmp_path / "all", tmp_path / "page.html"
+    scores = FIRST_SCORES if version == 1 else typed_scores("b").model_dump(mode="json")
+    compared = FIRST_COMPARISON if version == 1 else typed_comparison().model_dump(mode="json")
+    run = make_run(folder / "a", scores)
+    make_run(folder / "b")
+    make_reproduction(folder / "c", ["../a"])
+    (folder / "d").mkdir()
+    (folder / "d" / "comparison.json").write_text(json.dumps(compared))
+    holders = {"results.json": folder / "c", "comparison.json": folder / "d"}
+    path = holders.get(name, run) / name
+    text = path.read_text(encoding="utf-8")
+    lines = name == "metrics.jsonl"
+    values = [json.loads(line) for line in text.splitlines()[:8]] if lines else json.loads(text)
+    outcomes = []
+    cases = [(keys, odd) for keys in paths_in(values) for odd in ODD]
+    for keys, odd in random.Random(0).sample(cases, min(len(cases), 120)):
+        changed = spoiled(values, keys, odd)
+        rows = changed if lines else [changed]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        outcomes.append(report([folder], out))
     for odd in ODD:
         path.write_text(json.dumps(odd), encoding="utf-8")
-        ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
-    for data in (
-        b"",
-        b"\xff\xfe\x00",
-        b"[" * 100_000 + b"]" * 100_000,
-        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-        b"{",
-        b"9" * 9999,
-    ):
-        path.write_bytes(data)
-        ends.append(report([tmp_path / "all"], tmp_path / "page.html"))
-    assert all(end == "page" or str(path) in end for end in ends), "a refusal names the file"
-    assert len(set(ends)) > 1, "some values are refused, others do no harm"
-    path.write_text(lines, encoding="utf-8")
-    assert report([tmp_path / "all"], tmp_path / "page.html") == "page"
+        outcomes.append(report([folder], out))
+    for content in DAMAGED:
+        path.write_bytes(content)
+        outcomes.append(report([folder], out))
+    assert all(end == "page" or str(path) in end for end in outcomes), "an error names the file"
+    assert len(set(outcomes)) > 1, "some values are refused, others do no harm"
+    path.write_text(text, encoding="utf-8")
+    assert report([folder], out) == "page"
 
 
 @pytest.mark.parametrize(
@@ -163,9 +171,9 @@ def test_any_value_may_be_odd(tmp_path: Path, name: str) -> None:
 def test_any_config_may_be_odd(tmp_path: Path, text: str, end: str) -> None:
     run = make_run(tmp_path / "a")
     (run / "config.yaml").write_text(text, encoding="utf-8")
-    found = report([run], tmp_path / "page.html")
-    assert end in found
-    assert found == "page" or str(run / "config.yaml") in found
+    outcome = report([run], tmp_path / "page.html")
+    assert end in outcome
+    assert outcome == "page" or str(run / "config.yaml") in outcome
 
 
 SHAPE = "must hold finite times and encodings"
@@ -202,13 +210,13 @@ SHAPE = "must hold finite times and encodings"
 def test_any_table_may_be_odd(
     tmp_path: Path, times: Any, tables: Any, about: dict[str, Any], end: str
 ) -> None:
-    run = make_run(tmp_path / "a", positions=circle())
-    known = {"sites": ["input"], "kind": "flow", "description": "flow", "trained": 2, **about}
+    run = make_run(tmp_path / "a", encodings=circle())
+    metadata = {"sites": ["input"], "kind": "flow", "description": "flow", "trained": 2, **about}
     arrays = {
         "times": times,
         "tables": tables.astype(np.float32) if tables.dtype == np.float64 else tables,
     }
-    save_file(arrays, run / "positions.safetensors", {"positions": json.dumps(known)})
+    save_file(arrays, run / "positions.safetensors", {"positions": json.dumps(metadata)})
     assert end in report([run], tmp_path / "page.html")
     (run / "positions.safetensors").write_bytes(b"\xff" * 40)
     assert "positions.safetensors is damaged" in report([run], tmp_path / "page.html")
@@ -241,7 +249,7 @@ def test_paired_tests_of_every_measure_and_comparisons_are_shown(tmp_path: Path)
     shown = write_report([tmp_path], page)
     text = page.read_text(encoding="utf-8")
     assert len(shown.runs) == 2
-    for words in (
+    for expected in (
         "of f1",
         "of exact",
         "+1.25",
@@ -250,7 +258,7 @@ def test_paired_tests_of_every_measure_and_comparisons_are_shown(tmp_path: Path)
         ">1,234<",
         "Comparisons",
     ):
-        assert words in text
+        assert expected in text
     assert (
         "floater-0 is better than base-0 by a paired test: +1.25 f1 (95 % +0.50 to +1.50, p = "
         "0.010)" in text

@@ -1,4 +1,4 @@
-"""The page holds what the folders hold, loads nothing, and cannot be made to run what it shows."""
+"""The page shows what the folders hold, loads nothing, and runs nothing that it shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import yaml
 from floater.errors import FloaterError, RunError
 from floater.report.load import gather
 from floater.report.page import write_report
-from floater.runs.encodings import POSITIONS, Positions
+from floater.runs.encodings import ENCODINGS, Encodings
 
 from .folders import circle, make_reproduction, make_run, sample, scored
 
@@ -30,12 +30,12 @@ class Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -47,12 +47,12 @@ def page_of(tmp_path: Path, *paths: Path) -> str:
 
 
 def data_of(page: str) -> dict[str, Any]:
-    found = re.search(
+    script = re.search(
         r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL
     )
-    assert found is not None
-    made: dict[str, Any] = json.loads(found[1])
-    return made
+    assert script is not None
+    data: dict[str, Any] = json.loads(script[1])
+    return data
 
 
 def test_everything_is_there(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_everything_is_there(tmp_path: Path) -> None:
             "source_sha256",
             "positions.encoder.kind",
         ),
-        *("Rotary encodings turn queries and keys", "trained to 12"),
+        *("Rotary encodings rotate queries and keys", "trained to 12"),
     ):
         assert words in text, words
     assert '<td class="number">17</td>' in page  # 16.8 seconds
@@ -104,7 +104,7 @@ def test_everything_is_there(tmp_path: Path) -> None:
 
 def test_nothing_is_loaded_and_only_our_script_runs(tmp_path: Path) -> None:
     page = page_of(tmp_path, *sample(tmp_path))
-    elements = Elements(page).found
+    elements = Elements(page).elements
     for tag, attributes in elements:
         assert tag not in ("link", "iframe", "img", "object", "embed")
         assert not any(
@@ -141,12 +141,12 @@ def test_names_and_texts_cannot_be_markup(tmp_path: Path) -> None:
     (run / "run.json").write_text(json.dumps(facts))
     circle(1)._with(circle(1).times, circle(1).tables, (f"</select>{evil}",)).write(run)
     repro = make_reproduction(tmp_path / "repro", [])
-    found = json.loads((repro / "results.json").read_text())
-    found |= {"title": f"</title>{evil}", "summary": [evil]}
-    found["tables"][0]["rows"][0][0] = found["figures"][0]["series"][0]["name"] = evil
-    (repro / "results.json").write_text(json.dumps(found))
+    results = json.loads((repro / "results.json").read_text())
+    results |= {"title": f"</title>{evil}", "summary": [evil]}
+    results["tables"][0]["rows"][0][0] = results["figures"][0]["series"][0]["name"] = evil
+    (repro / "results.json").write_text(json.dumps(results))
     page = page_of(tmp_path, run, repro)
-    elements = Elements(page).found
+    elements = Elements(page).elements
     assert sum(tag == "script" for tag, _ in elements) == 2
     assert not any(tag == "img" for tag, _ in elements)
     assert "<script>alert" not in page
@@ -154,7 +154,7 @@ def test_names_and_texts_cannot_be_markup(tmp_path: Path) -> None:
     assert html.escape(evil) in page
 
 
-def test_it_is_made_where_torch_cannot_be_imported(tmp_path: Path) -> None:
+def test_it_is_written_without_torch(tmp_path: Path) -> None:
     paths = sample(tmp_path)
     code = (
         "import sys\nfor name in ('torch', 'transformers', 'accelerate', 'datasets'): "
@@ -166,14 +166,14 @@ def test_it_is_made_where_torch_cannot_be_imported(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "3 runs" in done.stdout
-    assert "rotary: Rotary encodings turn queries and keys" in done.stderr
+    assert "rotary: Rotary encodings rotate queries and keys" in done.stderr
     assert (tmp_path / "r.html").stat().st_size > 10_000
 
 
 @pytest.mark.slow
 def test_eight_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).normal(size=(36, 256, 128)).astype(np.float32).cumsum(1)
-    positions = Positions(
+    encodings = Encodings(
         np.arange(256) * 0.1,
         noise,
         tuple(f"site {i}" for i in range(36)),
@@ -182,15 +182,15 @@ def test_eight_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:
         128,
     )
     for number in range(8):
-        make_run(tmp_path / "runs" / f"run-{number}", positions=positions)
+        make_run(tmp_path / "runs" / f"run-{number}", encodings=encodings)
     assert len(page_of(tmp_path, tmp_path / "runs")) < 3_000_000
 
 
-def test_runs_are_read_once_and_told_apart(tmp_path: Path) -> None:
+def test_runs_are_read_once_and_have_unique_names(tmp_path: Path) -> None:
     for name in ("a/run", "b/run", "b/other"):
         make_run(tmp_path / name)
     make_reproduction(tmp_path / "repro", ["../a/run", "../a/none"])
-    found = gather(
+    material = gather(
         [
             tmp_path / "b",
             tmp_path / "a" / "run",
@@ -198,30 +198,34 @@ def test_runs_are_read_once_and_told_apart(tmp_path: Path) -> None:
             tmp_path / "a" / ".." / "a" / "run",
         ]
     )
-    assert [run.name for run in found.runs] == ["other", "b/run", "a/run"]
-    assert len(found.reproductions) == 1
+    assert [run.name for run in material.runs] == ["other", "b/run", "a/run"]
+    assert len(material.reproductions) == 1
     assert any(
-        "repro names the run" in note and "but there is none" in note for note in found.notes
+        "repro names the run" in note and "but there is none" in note for note in material.notes
     )
 
 
-def test_a_run_without_encodings_says_how_to_get_them(tmp_path: Path) -> None:
+def test_a_run_without_encodings_names_the_command_that_computes_them(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", encoder={"kind": "flow"})
-    assert f"`floater plot {run}` computes and keeps them" in page_of(tmp_path, run)
+    assert f"`floater plot {run}` computes and stores them" in page_of(tmp_path, run)
 
 
-def test_a_killed_run_and_numbers_that_are_none(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path / "run", {"test": {"bleu": {"score": float("nan")}, "chrf": "much"}, "odd": 3}
-    )
+def test_a_killed_run_leaves_its_curves(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"test": {"chrf": "much"}, "odd": 3})
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 210, "loss": NaN, "eval_bleu": 30.0}\n{"step": 220, "lo')
     (run / "run.json").write_text("{}")
-    found = gather([run]).runs[0]
-    assert found.curves["loss"][-1][0] == 200
-    assert list(found.curves["eval_bleu"][-1]) == [210, 30.0]
-    assert not found.scores["test"].metrics
+    (loaded,) = gather([run]).runs
+    assert loaded.curves["loss"][-1][0] == 200
+    assert list(loaded.curves["eval_bleu"][-1]) == [210, 30.0]
+    assert not loaded.scores.sets["test"].scores
     page_of(tmp_path, run)
+
+
+def test_a_score_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"test": {"bleu": {"score": float("nan")}}})
+    with pytest.raises(RunError, match=r"scores\.json is damaged: `score` of Score: .* is nan"):
+        gather([run])
 
 
 @pytest.mark.parametrize(
@@ -232,7 +236,7 @@ def test_a_killed_run_and_numbers_that_are_none(tmp_path: Path) -> None:
         ("metrics.jsonl", "nonsense}\n", r"metrics\.jsonl, line 1: damaged"),
         ("config.yaml", "a: [", r"not valid YAML"),
         (
-            POSITIONS,
+            ENCODINGS,
             "nonsense",
             r"positions\.safetensors is damaged: .*`floater plot .*` makes it anew",
         ),
@@ -261,7 +265,7 @@ def test_encodings_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("none", "but there is none"), ("empty", "but is neither")]
+    ("name", "message"), [("none", "but does not exist"), ("empty", "but is neither")]
 )
 def test_other_folders_are_refused(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
@@ -272,18 +276,18 @@ def test_other_folders_are_refused(name: str, message: str, tmp_path: Path) -> N
 
 
 def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
-    """As `floater compare` lays them out; a run inside a run, such as a fitted head, is part
-    of it.
+    """As `floater compare` arranges them; a run inside a run, such as a fitted head, belongs to
+    it.
     """
     make_run(tmp_path / "runs" / "single")
-    for arm in ("base-0", "floater-0"):
-        make_run(tmp_path / "runs" / "glue" / "rte" / arm)
+    for variant in ("base-0", "floater-0"):
+        make_run(tmp_path / "runs" / "glue" / "rte" / variant)
     make_run(tmp_path / "runs" / "single" / "head")
-    found = gather([tmp_path / "runs"])
-    assert {run.name for run in found.runs} == {"base-0", "floater-0", "single"}
+    material = gather([tmp_path / "runs"])
+    assert {run.name for run in material.runs} == {"base-0", "floater-0", "single"}
 
 
-def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+def test_empty_columns_are_left_out(tmp_path: Path) -> None:
     """Understanding has no beams."""
     with_beam = page_of(tmp_path, make_run(tmp_path / "a", {"test": {**scored(30.0), "beam": 4}}))
     without = page_of(
@@ -298,23 +302,23 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_pretrained_model_alone_has_no_encodings_to_compute(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "base-0")
-    (made / POSITIONS).unlink(missing_ok=True)
-    settings = yaml.safe_load((made / "config.yaml").read_text())
-    (made / "config.yaml").write_text(
+    run = make_run(tmp_path / "base-0")
+    (run / ENCODINGS).unlink(missing_ok=True)
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(
         yaml.safe_dump({**settings, "task": "glue", "positions": {"encoder": None}})
     )
-    (note,) = gather([made]).notes
-    assert "own positions only" in note
+    (note,) = gather([run]).notes
+    assert "only the built-in positions" in note
     assert "floater plot" not in note
 
 
-def test_the_title_does_not_claim_runs_that_a_reproduction_did_not_make(tmp_path: Path) -> None:
+def test_the_title_tells_runs_of_a_reproduction_from_other_runs(tmp_path: Path) -> None:
     """A page of one reproduction has its title; other runs beside it are named in it."""
     for name in ("flow", "stranger"):
         make_run(tmp_path / name)
-    made = make_reproduction(tmp_path / "s2l", ["../flow"])
-    assert "<title>Short to long</title>" in page_of(tmp_path, made)
+    reproduction = make_reproduction(tmp_path / "s2l", ["../flow"])
+    assert "<title>Short to long</title>" in page_of(tmp_path, reproduction)
     assert "<title>Short to long, and other runs</title>" in page_of(
-        tmp_path, made, tmp_path / "stranger"
+        tmp_path, reproduction, tmp_path / "stranger"
     )

@@ -1,4 +1,4 @@
-"""The contract between reproductions and the report."""
+"""`results.json`, which reproductions write and the report reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from floater.errors import ConfigError, RunError
 from floater.runs.results import RESULTS, Figure, Mean, Paper, Results, Series, Table
 
-FOUND: dict[str, Any] = {
+RESULTS_V1: dict[str, Any] = {
     "item": "s2l",
     "scale": "smoke",
     "title": "Short to long",
@@ -43,7 +43,7 @@ FOUND: dict[str, Any] = {
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    (tmp_path / RESULTS).write_text(json.dumps(FOUND))
+    (tmp_path / RESULTS).write_text(json.dumps(RESULTS_V1))
     results = Results.read(tmp_path)
     assert results.tables[0].rows[0] == [
         "flow",
@@ -57,7 +57,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     )
     assert results.run_folders(tmp_path) == [tmp_path / "runs" / "flow"]
     results.write(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / RESULTS).read_text()) == FOUND
+    assert json.loads((tmp_path / "again" / RESULTS).read_text()) == {"version": 2, **RESULTS_V1}
 
 
 def test_whole_numbers_and_texts_stay_what_they_are() -> None:
@@ -104,11 +104,11 @@ def test_a_point_is_finite() -> None:
         ("{", r"results\.json is damaged"),
         ("[]", r"must hold an object, but holds list"),
         (
-            json.dumps(FOUND | {"sumary": []}),
+            json.dumps(RESULTS_V1 | {"sumary": []}),
             r"results\.json: Results has no key `sumary`; did you mean `summary`\?",
         ),
         (
-            json.dumps(FOUND | {"runs": ["/elsewhere"]}),
+            json.dumps(RESULTS_V1 | {"runs": ["/elsewhere"]}),
             r"relative to the folder of its reproduction, but is '/elsewhere'",
         ),
     ],

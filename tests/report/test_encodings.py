@@ -1,4 +1,4 @@
-"""From a trained model to the encodings in its run folder, and to figures of them."""
+"""From a trained model to the encodings in its run folder, and to plots of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from floater.attachments import Attachment
 from floater.cli import main
 from floater.encoders import EncoderConfig
 from floater.errors import ArgumentError, FloaterError
-from floater.report import plots
-from floater.tasks.translation import run
-from floater.tasks.translation.config import TranslationConfig
-from floater.training.extract_encodings import encodings, load
-from floater.runs.encodings import POSITIONS, Positions
+from floater.report import figures
+from floater.runs.encodings import ENCODINGS, Encodings
 from floater.runs.folder import RunFolder
+from floater.tasks import task_from
+from floater.training.extract_encodings import extract_encodings, load_model
+from floater.training.run import run
 from translation.corpora import settings
 
 from .folders import circle
@@ -70,24 +70,26 @@ def attached(
 def test_every_site_has_its_name_and_its_table(
     sites: str, names: list[str], per_stack: bool
 ) -> None:
-    made = attached(floater.LearnedConfig(max_length=40), sites, per_stack=per_stack)
-    found = encodings(made, 20)
-    assert found is not None
-    assert list(found.sites) == names
-    assert found.tables.shape == (len(names), 20, 8)
-    assert found.times[3] == pytest.approx(0.3)
-    weights = [encoder.weight.detach() for encoder in made.encoders.values()]  # type: ignore[operator]
+    attachment = attached(floater.LearnedConfig(max_length=40), sites, per_stack=per_stack)
+    encodings = extract_encodings(attachment, 20)
+    assert encodings is not None
+    assert list(encodings.sites) == names
+    assert encodings.tables.shape == (len(names), 20, 8)
+    assert encodings.times[3] == pytest.approx(0.3)
+    weights = [encoder.weight.detach() for encoder in attachment.encoders.values()]  # type: ignore[operator]
     expected = torch.cat(
         weights[::-1] if per_stack else weights, 1
     )  # groups are sorted: the decoder is first
-    assert np.array_equal(found.tables, expected[:20].numpy().transpose(1, 0, 2))
+    assert np.array_equal(encodings.tables, expected[:20].numpy().transpose(1, 0, 2))
 
 
-def test_the_names_are_those_of_the_places_that_use_them() -> None:
-    """Change the table of one site, and only the projection of that name gives something else."""
+def test_sites_are_named_for_the_layers_that_use_them() -> None:
+    """A change of the table of one site changes the output of the projection of that name only."""
     model = marian()
-    made = floater.attach(model, floater.LearnedConfig(max_length=8), sites="qkv", positions="keep")
-    place = made.site_names().index("decoder block 1 cross k")
+    attachment = floater.attach(
+        model, floater.LearnedConfig(max_length=8), sites="qkv", positions="keep"
+    )
+    site = attachment.site_names().index("decoder block 1 cross k")
     seen: dict[str, list[torch.Tensor]] = {}
     block = model.model.decoder.layers[0]
     layers = {
@@ -102,26 +104,26 @@ def test_the_names_are_those_of_the_places_that_use_them() -> None:
     tokens = torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         model(input_ids=tokens, decoder_input_ids=tokens)
-        made.encoder.weight[:, place] += 1.0  # type: ignore[index, operator]
+        attachment.encoder.weight[:, site] += 1.0  # type: ignore[index, operator]
         model(input_ids=tokens, decoder_input_ids=tokens)
     assert [name for name, (before, after) in seen.items() if not torch.equal(before, after)] == [
         "encoder_attn k"
     ]
 
 
-def test_the_models_own_sinusoid_past_its_table() -> None:
-    found = encodings(
+def test_the_built_in_sinusoid_past_its_table() -> None:
+    encodings = extract_encodings(
         attached(floater.NoPositionConfig(), "input", "keep"), 24
     )  # the table has 16 rows
-    assert found is not None
-    assert (found.sites, found.kind) == (("input",), "own")
+    assert encodings is not None
+    assert (encodings.sites, encodings.kind) == (("input",), "own")
     phase = np.arange(24)[:, None] / 10_000 ** (np.arange(0, 8, 2) / 8)
     assert np.allclose(
-        found.tables[0], np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=1e-5
+        encodings.tables[0], np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=1e-5
     )
 
 
-def test_a_models_own_learned_table_ends() -> None:
+def test_a_built_in_learned_table_ends() -> None:
     bert = BertModel(
         BertConfig(
             vocab_size=9,
@@ -131,22 +133,24 @@ def test_a_models_own_learned_table_ends() -> None:
             max_position_embeddings=12,
         )
     )
-    found = encodings(floater.attach(bert, floater.NoPositionConfig(), sites="input"), 24)
-    assert found is not None
+    encodings = extract_encodings(
+        floater.attach(bert, floater.NoPositionConfig(), sites="input"), 24
+    )
+    assert encodings is not None
     assert np.array_equal(
-        found.tables[0], bert.embeddings.position_embeddings.weight.detach().numpy()
+        encodings.tables[0], bert.embeddings.position_embeddings.weight.detach().numpy()
     )
 
 
 def test_where_there_is_no_table() -> None:
-    assert encodings(attached(floater.RotaryConfig(), "qkv"), 8) is None
-    assert encodings(attached(floater.NoPositionConfig(), "input"), 8) is None
+    assert extract_encodings(attached(floater.RotaryConfig(), "qkv"), 8) is None
+    assert extract_encodings(attached(floater.NoPositionConfig(), "input"), 8) is None
 
 
 def test_a_learned_table_is_shown_as_far_as_it_goes() -> None:
-    found = encodings(attached(floater.LearnedConfig(max_length=5), "input"), 24)
-    assert found is not None
-    assert len(found.times) == 5
+    encodings = extract_encodings(attached(floater.LearnedConfig(max_length=5), "input"), 24)
+    assert encodings is not None
+    assert len(encodings.times) == 5
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +160,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1},
         "sites": "blocks",
     }
-    run.train(
-        TranslationConfig(**settings(folder, positions=positions, training={"updates": 2})),
-        folder / "run",
-    )
+    task = task_from(settings(folder, positions=positions, training={"updates": 2}))
+    run(task, folder / "run")
     return folder / "run"
 
 
@@ -171,36 +173,36 @@ def floater_plot(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         raise AssertionError(caught.value.code)
 
 
-def test_a_run_keeps_the_encodings_of_its_model(trained: Path) -> None:
-    found = Positions.read(trained)
-    assert found is not None
+def test_a_run_stores_the_encodings_of_its_model(trained: Path) -> None:
+    encodings = Encodings.read(trained)
+    assert encodings is not None
     facts = RunFolder(trained).facts()
-    assert found.trained == facts["longest"]
-    assert len(found.times) == 2 * facts["longest"]
+    assert encodings.trained == facts["longest"]
+    assert len(encodings.times) == 2 * facts["longest"]
     model = floater.from_pretrained(MarianMTModel, trained / "model")
-    made = floater.attachment(model)
-    assert made is not None
-    expected = made.encoder.table(len(found.times)).detach().numpy()  # type: ignore[operator]
-    assert np.allclose(found.tables, expected.transpose(1, 0, 2), atol=1e-6)
-    assert (found.kind, found.description) == ("flow", "flow at blocks")
+    attachment = floater.attachment(model)
+    assert attachment is not None
+    expected = attachment.encoder.table(len(encodings.times)).detach().numpy()  # type: ignore[operator]
+    assert np.allclose(encodings.tables, expected.transpose(1, 0, 2), atol=1e-6)
+    assert (encodings.kind, encodings.description) == ("flow", "flow at blocks")
 
 
-def test_plot_makes_the_file_of_an_older_run(
+def test_plot_writes_the_file_of_an_older_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Positions.read(trained)
-    assert kept is not None
+    stored = Encodings.read(trained)
+    assert stored is not None
     older = tmp_path / "older"
-    shutil.copytree(trained, older, ignore=shutil.ignore_patterns(POSITIONS, "checkpoints"))
+    shutil.copytree(trained, older, ignore=shutil.ignore_patterns(ENCODINGS, "checkpoints"))
     floater_plot(monkeypatch, older, "--out", tmp_path / "figure.svg", "--length", "6")
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
-    again = Positions.read(older)
+    again = Encodings.read(older)
     assert again is not None
-    assert np.array_equal(again.tables, kept.tables)
+    assert np.array_equal(again.tables, stored.tables)
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "trajectory", "similarity", "spectrum"])
-def test_every_kind_of_figure_of_a_model(
+def test_every_kind_of_plot_of_a_model(
     kind: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -215,7 +217,7 @@ def test_every_kind_of_figure_of_a_model(
         "12",
     )
     assert (tmp_path / f"model-{kind}.png").read_bytes().startswith(b"\x89PNG")
-    assert not (trained / "model" / POSITIONS).exists()
+    assert not (trained / "model" / ENCODINGS).exists()
 
 
 @pytest.mark.parametrize(
@@ -245,9 +247,9 @@ def test_mistakes_are_one_line(
 ) -> None:
     with pytest.raises(AssertionError, match="2"):
         floater_plot(monkeypatch, trained, *arguments)
-    found = capsys.readouterr().err
-    assert found.startswith(f"floater: {message}")
-    assert found.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"floater: {message}")
+    assert printed.count("\n") == 1
 
 
 def test_a_folder_that_is_no_model(
@@ -263,48 +265,50 @@ def test_a_class_that_transformers_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(
         ArgumentError, match=r"must hold a model of transformers, but names the class 'os\.system'"
     ):
-        load(tmp_path)
+        load_model(tmp_path)
 
 
-def test_tables_that_memory_has_no_room_for_are_refused_before_they_are_made(
+def test_tables_that_do_not_fit_into_memory_are_refused_before_they_are_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = attached(floater.FlowConfig(), "blocks")
+    attachment = attached(floater.FlowConfig(), "blocks")
     monkeypatch.setattr(room, "available_memory", lambda: 1_000_000)
-    monkeypatch.setattr(made, "site_tables", lambda length: pytest.fail("nothing may be computed"))
+    monkeypatch.setattr(
+        attachment, "site_tables", lambda length: pytest.fail("nothing may be computed")
+    )
     with pytest.raises(
         FloaterError,
         match=(
             r"10,000 positions at \d+ sites of \d+ dimensions would take .* memory, but 500 kB may"
         ),
     ):
-        encodings(made, 10_000)
+        extract_encodings(attachment, 10_000)
 
 
 @pytest.mark.parametrize(
     ("kind", "drawn"),
     [("heatmap", 4000), ("trajectory", 4000), ("similarity", 2000), ("spectrum", 20_000)],
 )
-def test_long_tables_are_thinned_and_say_so(
+def test_long_tables_are_thinned_and_the_title_says_so(
     kind: str, drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = circle(1, 20_000, 2, trained=7000)
-    seen: list[tuple[int, Positions]] = []
-    draw = plots.KINDS[kind]
+    seen: list[tuple[int, Encodings]] = []
+    draw = figures.PLOT_KINDS[kind]
 
-    def watched(figure: Any, axis: Any, table: Any, positions: Positions) -> None:
-        draw(figure, axis, table, positions)
-        seen.append((len(table), positions))
+    def watched(figure: Any, axis: Any, table: Any, encodings: Encodings) -> None:
+        draw(figure, axis, table, encodings)
+        seen.append((len(table), encodings))
 
     titles: list[str] = []
-    monkeypatch.setitem(plots.KINDS, kind, watched)
+    monkeypatch.setitem(figures.PLOT_KINDS, kind, watched)
     monkeypatch.setattr(
-        "matplotlib.figure.Figure.suptitle", lambda figure, words, **more: titles.append(words)
+        "matplotlib.figure.Figure.suptitle", lambda figure, title, **more: titles.append(title)
     )
-    plots.plot(long, kind, tmp_path / "figure.svg", title="Long")
-    ((rows, positions),) = seen
+    figures.plot(long, kind, tmp_path / "figure.svg", title="Long")
+    ((rows, encodings),) = seen
     assert rows == drawn
     every = 20_000 // drawn
-    assert (positions.every, positions.trained) == (every, 7000 // every)
-    assert np.array_equal(positions.tables, long.tables[:, ::every])
-    assert (f"every {every}. position" in titles[-1]) == (every > 1)
+    assert (encodings.every, encodings.trained) == (every, 7000 // every)
+    assert np.array_equal(encodings.tables, long.tables[:, ::every])
+    assert (f"one of every {every} positions" in titles[-1]) == (every > 1)
