@@ -120,7 +120,9 @@ class LineChart {
         if (i % stride === 0) below(this.x(i), height - bottom + 18, name);
       });
     } else {
-      for (const value of ticks(x0, x1, innerWidth / 90))
+      const whole = this.xs.every(Number.isInteger); // such as updates: no fractions between them
+      const values = ticks(x0, x1, innerWidth / 90);
+      for (const value of whole ? values.filter((x) => Math.abs(x - Math.round(x)) < 1e-9) : values)
         below(this.x(value), height - bottom + 18, format(value));
     }
     below((left + width - right) / 2, height - 6, panel.x_label);
