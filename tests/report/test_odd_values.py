@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from floater.errors import FloaterError
+from floater.report.load import gather
 from floater.report.page import write_report
 
 from .folders import (
@@ -153,6 +154,15 @@ def test_any_value_may_be_odd(tmp_path: Path, name: str, version: int) -> None:
     assert len(set(outcomes)) > 1, "some values are refused, others do no harm"
     path.write_text(text, encoding="utf-8")
     assert report([folder], out) == "page"
+
+
+@pytest.mark.parametrize("run", ["", "\ud800", "a\x00b", "[/red]", "x" * 5000, "../" * 500])
+def test_a_reproduction_may_name_odd_runs(tmp_path: Path, run: str) -> None:
+    folder = make_reproduction(tmp_path / "c", [])
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    (folder / "results.json").write_text(json.dumps({**results, "runs": [run]}), encoding="utf-8")
+    assert report([folder], tmp_path / "page.html") == "page"
+    assert "but there is none" in gather([folder]).notes[0]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,10 @@ class LineChart {
         if (i % stride === 0) below(this.x(i), height - bottom + 18, name);
       });
     } else {
-      for (const value of ticks(x0, x1, innerWidth / 90))
+      // updates are integers, and so are their ticks
+      const integers = this.xs.every(Number.isInteger);
+      const fits = (value) => !integers || Math.abs(value - Math.round(value)) < 1e-9;
+      for (const value of ticks(x0, x1, innerWidth / 90).filter(fits))
         below(this.x(value), height - bottom + 18, format(value));
     }
     below((left + width - right) / 2, height - 6, panel.x_label);

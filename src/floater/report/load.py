@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +99,7 @@ def gather(paths: Sequence[Path]) -> Material:
             results = Results.read(path)
             reproductions.setdefault(path.resolve(), (path, results))
             for run in results.run_folders(path):
-                if (run / CONFIG).is_file():
+                if is_run(run):
                     runs.setdefault(run.resolve(), run)
                 else:
                     notes.append(f"{path.name} names the run {run}, but there is none.")
@@ -114,6 +115,11 @@ def gather(paths: Sequence[Path]) -> Material:
     loaded = [read_run(path, name) for path, name in zip(runs.values(), names, strict=True)]
     notes += [f"{run.name}: {run.why_no_encodings()}" for run in loaded if run.encodings is None]
     return Material(loaded, list(reproductions.values()), list(comparisons.values()), notes)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run folder; False for paths that no file can have, too."""
+    return os.path.isfile(path / CONFIG)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -95,14 +95,14 @@ def table(
             for i, value in enumerate(row[1:], 1)
         ]
         lines += element("tr", *cells, data_run=run)
-    whole = element(
+    content = element(
         "table",
         element("caption", text(title)),
         element("thead", element("tr", head)),
         element("tbody", lines),
     )
     return (
-        element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=title) + note
+        element("div", content, class_="scroll", tabindex=0, role="region", aria_label=title) + note
     )
 
 

@@ -13,7 +13,7 @@ from string import Template
 from ..files import write_text
 from . import charts, packing, run_sections, score_sections
 from .charts import Charts
-from .load import Material, Run, gather
+from .load import Material, Run, gather, is_run
 from .markup import data, element, paragraphs, text
 from .summary import all_test_sets, sentences
 
@@ -87,7 +87,7 @@ def _hash(inner: str) -> str:
 def _title(material: Material) -> str:
     if len(material.reproductions) == 1:
         folder, results = material.reproductions[0]
-        own_runs = {run.resolve() for run in results.run_folders(folder)}
+        own_runs = {run.resolve() for run in results.run_folders(folder) if is_run(run)}
         others = any(run.path.resolve() not in own_runs for run in material.runs)
         return f"{results.title}, and other runs" if others else results.title
     if len(material.runs) == 1 and not material.reproductions:

@@ -26,6 +26,7 @@ from .checkpoints import (
     save_solutions,
     step_of,
 )
+from .groups import freeze_flow as freeze_attachment
 from .groups import parameter_groups
 
 
