@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from floater import cli
 from floater.errors import RunError
 from floater.experiments import demo, pretrained
-from floater.experiments.arms import embedded
+from floater.experiments.variants import embedded
 from floater.recipes import merge
 from floater.runs.results import Results
 
@@ -83,12 +83,12 @@ def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyP
             "`--out` must be a folder or a new name, but file is a file",
         ),
         (
-            ["reproduce", "s2l", "--arms", ","],
-            "`--arms` must be names with commas between, but is ','",
+            ["reproduce", "s2l", "--variants", ","],
+            "`--variants` must be names with commas between them, but is ','",
         ),
     ],
 )
-def test_places_and_arms_are_looked_at_before_any_work(
+def test_places_and_variants_are_looked_at_before_any_work(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

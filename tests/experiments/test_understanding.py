@@ -17,16 +17,17 @@ from rich.console import Console
 from command_line import mistake
 from floater.experiments.reproduce import reproduce
 from floater.experiments.tiny_data import VALID, write_world
-from floater.experiments.understanding_tables import PAPER, published, summary
+from floater.experiments.understanding_tables import PUBLISHED, published, summary
+from floater.runs.comparison import Comparison
+from floater.runs.folder import RunFolder
 from floater.runs.results import Paper, Results
-from floater.tasks import task_of
+from floater.tasks import task_from_file
 from floater.tasks.glue.data import read as read_glue
-from floater.tasks.glue.kinds import KINDS
+from floater.tasks.glue.kinds import GLUE_TASKS
 from floater.tasks.race.data import read as read_race
 from floater.tasks.squad.data import read as read_squad
-from floater.tasks.understanding.commands import Understanding
 from floater.tasks.understanding.models import load_tokenizer
-from floater.runs.folder import RunFolder
+from floater.tasks.understanding.task import UnderstandingTask
 
 FEW = (
     "training.updates=6",
@@ -78,7 +79,7 @@ def test_smoke_ends_with_results(
         assert difference == pytest.approx(other - base)  # type: ignore[operator]
         assert " to " in str(interval)
         assert examples == VALID
-        wanted = next(iter(PAPER[str(task)].values())).get(str(measure))
+        wanted = next(iter(PUBLISHED[str(task)].values())).get(str(measure))
         assert theirs == (
             [None, None] if wanted is None else [Paper(paper=value) for value in wanted]
         )
@@ -141,7 +142,7 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
         command, env=environment, check=True, capture_output=True, text=True
     ).stdout
     assert "1 of 2 runs were finished earlier and are kept" in said
-    assert "going on after update" in said
+    assert "resuming after update" in said
     assert base.facts() == before
     assert folder.facts()["updates"] == 60
     assert Results.read(tmp_path / "race-smoke").runs == ["race/base-0", "race/floater-0"]
@@ -156,10 +157,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_config_of_the_world_is_one(world: Path) -> None:
     for path in world.glob("*.yaml"):
-        task = task_of(path)
-        assert isinstance(task, Understanding)
+        task = task_from_file(path)
+        assert isinstance(task, UnderstandingTask)
         if path.stem != "law":
-            assert len(task.kind(task.config).parts()["valid"]) == VALID
+            assert len(task.splits()["valid"]) == VALID
 
 
 def test_answers_in_the_world_are_right(world: Path) -> None:
@@ -213,22 +214,26 @@ def test_the_papers_sizes_are_counted_without_memory(capsys: pytest.CaptureFixtu
 
 
 def test_the_papers_wins_are_counted() -> None:
-    names = [name for name in PAPER if name not in ("RACE", "SQuAD 1.1", "SQuAD 2.0")]
-    assert len(names) == len(KINDS)
-    nothing = {"arms": {}, "start": {}, "more_is_better": True}
-    assert [line.split(": ")[1] for line in summary(dict.fromkeys(names, nothing))] == [
+    names = [name for name in PUBLISHED if name not in ("RACE", "SQuAD 1.1", "SQuAD 2.0")]
+    assert len(names) == len(GLUE_TASKS)
+    assert [line.split(": ")[1] for line in summary(dict.fromkeys(names, Comparison()))] == [
         "6 wins, 2 losses, 0 ties; it gives no intervals.",
         "7 wins, 0 losses, 1 ties; it gives no intervals.",
     ]
-    assert all(isinstance(cell, Paper) for row in published(list(PAPER)).rows for cell in row[3:])
+    assert all(
+        isinstance(cell, Paper) for row in published(list(PUBLISHED)).rows for cell in row[3:]
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
-            ["--arms", "rte,nonsense"],
-            "`--arms` must be among cola, sst2, stsb, rte (glue, scale smoke), but has 'nonsense'.",
+            ["--variants", "rte,nonsense"],
+            (
+                "`--variants` must be among cola, sst2, stsb, rte (glue, scale smoke), but has "
+                "'nonsense'."
+            ),
         ),
         (
             ["--set", "trainig.updates=3"],

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 import floater
-from floater.experiments.arms import embedded
 from floater.experiments.tiny_data import write_world
+from floater.experiments.variants import embedded
 
 from .processes import Work, command, run
 
