@@ -84,7 +84,7 @@ def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyP
         ),
         (
             ["reproduce", "s2l", "--variants", ","],
-            "`--variants` must be names with commas between them, but is ','",
+            "`--variants` must be names separated by commas, but is ','",
         ),
     ],
 )

@@ -302,7 +302,7 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
     assert "must be among sinusoidal" in ask("s2l", "smoke", "nonsense")
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "0,x"])
     assert isinstance(result.exception, ArgumentError)
-    assert "`--seeds` must be whole numbers" in str(result.exception)
+    assert "`--seeds` must be integers separated by commas" in str(result.exception)
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "1,1"])
     assert "must differ from each other" in str(result.exception)
 

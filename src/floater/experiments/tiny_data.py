@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
 from ..files import new_folder, write_text
-from ..recipes import merge, write
+from ..recipes import merge, to_yaml
 from ..tasks.race.data import LETTERS, OPTIONS
 from ..tasks.translation.embedded import Embedded, Lines, generate, spell
 
@@ -138,8 +138,8 @@ def write_world(folder: Path, law: Path) -> None:
                 "dynamics": str(law),
                 "data": files,
             }
-            write_text(place / f"{name}.yaml", write(merge(merge(shared, _SHARED), settings)))
-        write_text(place / "law.yaml", write(_law(folder)))
+            write_text(place / f"{name}.yaml", to_yaml(merge(merge(shared, _SHARED), settings)))
+        write_text(place / "law.yaml", to_yaml(_law(folder)))
 
 
 _PACE = {"batch": 32, "lr": 0.003, "weight_decay": 0.0, "log_every": 10, "threads": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError
-from ..recipes import changed, merge, read
+from ..recipes import merge, read, with_overrides
 from ..runs.results import Paper
 from ..tasks import task_from
 
@@ -188,7 +188,7 @@ class Sources:
         )
         found = merge(merge(found, self.hurried if scale == "small" else {}), variant.settings)
         found.pop("init_from", None)
-        found = changed(found, overrides)
+        found = with_overrides(found, overrides)
         try:
             task_from(found)
         except ConfigError as error:
