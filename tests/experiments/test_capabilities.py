@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from floater.experiments.capabilities import TABLE_1, capabilities, table
+from floater.experiments.capabilities import TABLE_1, capabilities, capability_table
 
 
 def test_table_1_comes_out_as_the_paper_says() -> None:
@@ -13,5 +13,5 @@ def test_table_1_comes_out_as_the_paper_says() -> None:
     assert row_marks["FLOATER (flow)"] == (True, True, True)
     assert row_marks["RNN, 2 layers, vector"] == (True, True, True)
     assert row_marks["No position"] == (True, False, True)
-    rows = {str(row[0]): row[1:4] for row in table(16, 24).rows}
+    rows = {str(row[0]): row[1:4] for row in capability_table(16, 24).rows}
     assert all(", ".join(map(str, rows[name])) == cells for name, cells in TABLE_1.items())

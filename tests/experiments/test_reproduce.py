@@ -298,7 +298,7 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
     assert "this machine has none; `floater reproduce s2l --scale paper --check`" in ask(
         "s2l", "paper"
     )
-    assert "must have sinusoidal too" in ask("nmt", "smoke", "flow-qkv")
+    assert "must include sinusoidal too" in ask("nmt", "smoke", "flow-qkv")
     assert "must be among sinusoidal" in ask("s2l", "smoke", "nonsense")
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "0,x"])
     assert isinstance(result.exception, ArgumentError)

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from floater.errors import DataError, RunError
-from floater.experiments.scheduler import Job, run_all, side_by_side
+from floater.experiments.scheduler import Job, run_all, run_in_parallel
 from floater.experiments.variants import Variant, embedded
 from floater.runs.folder import RunFolder
 
@@ -162,14 +162,14 @@ def test_a_job_that_fails_ends_the_others_at_once(
 ) -> None:
     begun = time.perf_counter()
     with pytest.raises(kind, match=message):
-        side_by_side([Waits("[/red] slow", 900), fails, Waits("never begins", 900)], 2, QUIET)
+        run_in_parallel([Waits("[/red] slow", 900), fails, Waits("never begins", 900)], 2, QUIET)
     assert time.perf_counter() - begun < 600, "nobody may wait for what still runs"
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
 def test_jobs_take_turns() -> None:
-    side_by_side(
+    run_in_parallel(
         [Waits(str(number)) for number in range(3)], 2, Console(quiet=True, force_terminal=True)
     )
     assert not multiprocessing.active_children()
