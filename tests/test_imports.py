@@ -1,4 +1,4 @@
-"""Imports go in one direction, as in docs/architecture.md; checked in the source, without importing."""
+"""Imports go in one direction, as docs/architecture.md describes; nothing is imported here."""
 
 from __future__ import annotations
 
