@@ -44,7 +44,7 @@ def ends(
     def fail(out: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "_folder_for", fail)
+    monkeypatch.setattr(cli, "check_folder", fail)
     monkeypatch.setattr(sys, "argv", ["floater", "demo"])
     with pytest.raises(SystemExit) as stop:
         cli.main()

@@ -382,8 +382,8 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
             lambda: setattr(FlowConfig(), "delta", 0.2),
             ConfigError,
             (
-                r"FlowConfig must not be changed once it is made, but `delta` was set; make a new"
-                r" FlowConfig\(delta=0.2\)"
+                r"FlowConfig must not be changed after it was created, but `delta` was set;"
+                r" create a new FlowConfig\(delta=0.2\)"
             ),
         ),
         (

@@ -1,6 +1,4 @@
-"""Imports flow one way, as docs/architecture.md draws them: read from the source, nothing is
-imported.
-"""
+"""Imports go in one direction, as docs/architecture.md describes; nothing is imported here."""
 
 from __future__ import annotations
 
@@ -12,10 +10,14 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "floater"
 ORDER = [
-    *("lazy", "stopping", "errors", "room", "files", "config", "recipes"),
-    *("times", "ode", "dynamics", "encoders", "attachments"),
-    *("training", "tasks", "report", "experiments", "cli", "__main__"),
+    *("lazy", "stopping", "errors", "printing", "room", "files", "config", "recipes"),
+    *("times", "ode", "dynamics", "encoders", "attachments", "runs"),
+    *("training", "tasks", "report", "experiments"),
+    *("cli_errors", "cli_options", "cli", "__main__"),
 ]
+WITHOUT_TORCH = {"runs", "report"}
+"""Rooms that read runs on machines without torch."""
+TORCH_PACKAGES = {"torch", "transformers", "accelerate", "datasets", "tokenizers"}
 MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 
 
@@ -131,12 +133,33 @@ def test_only_encoders_call_the_solver() -> None:
     assert users <= {"ode", "dynamics", "encoders"}
 
 
-def test_figures_are_drawn_without_torch() -> None:
-    assert not [
-        path
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if parts(path)[1] in WITHOUT_TORCH],
+    ids=lambda path: ".".join(parts(path)),
+)
+def test_runs_and_reports_are_read_without_torch(path: Path) -> None:
+    assert not TORCH_PACKAGES & {names[0] for names in imported(path)}
+
+
+@pytest.mark.parametrize("room", sorted(WITHOUT_TORCH))
+def test_runs_and_reports_need_no_room_that_needs_torch(room: str) -> None:
+    """Directly or by way of other rooms."""
+    needed, waiting = {room}, [room]
+    while waiting:
+        current = waiting.pop()
+        others = {
+            other for path in MODULES if parts(path)[1] == current for other in rooms(path)
+        } - needed
+        needed |= others
+        waiting += others
+    with_torch = {
+        parts(path)[1]
         for path in MODULES
-        if parts(path)[1] == "report" and "torch" in {names[0] for names in imported(path)}
-    ]
+        if TORCH_PACKAGES & {names[0] for names in imported(path)}
+    }
+    assert not needed & with_torch
+    assert not needed & {"training", "tasks"}
 
 
 @pytest.mark.parametrize(

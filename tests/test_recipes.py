@@ -32,10 +32,10 @@ MERGED = (
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (bomb(9), "must hold at most 100,000 values, but holds more once its aliases"),
+        (bomb(9), "must hold at most 100,000 values, but holds more with its aliases"),
         (bomb(40), "must hold at most 100,000 values"),
         (MERGED, "must hold at most 100,000 values"),
-        ("a: &a [*a]", "An alias (*name) must not stand inside of what it names"),
+        ("a: &a [*a]", "An alias (*name) must not contain itself"),
         ("[" * 5000, "must be nested at most 40 deep"),
         ("a: " + "{b: " * 200 + "1" + "}" * 200, "must be nested at most 40 deep"),
         ("1: 2", "keys must be text, but one is 1 (int)"),
@@ -110,7 +110,7 @@ def test_a_long_chain_of_files_is_refused(tmp_path: Path) -> None:
 )
 def test_odd_overrides_are_refused_too(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        recipes.changed({}, [override])
+        recipes.with_overrides({}, [override])
 
 
 def test_any_key_is_told_from_the_settings() -> None:

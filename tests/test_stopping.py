@@ -186,7 +186,7 @@ def test_odd_names_of_folders_are_printed_as_they_are(tmp_path: Path) -> None:
         (
             KeyError("nobody\nforesaw"),
             1,
-            "This is a defect of floater, not a mistake of yours; FLOATER_TRACEBACK=1",
+            "This is a defect of floater, not a mistake of yours; set FLOATER_TRACEBACK=1",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_the_traceback_can_be_seen(
     def fail(out: object) -> None:
         raise KeyError("nobody foresaw")
 
-    monkeypatch.setattr(cli, "_folder_for", fail)
+    monkeypatch.setattr(cli, "check_folder", fail)
     monkeypatch.setattr(sys, "argv", ["floater", "demo"])
     monkeypatch.setenv("FLOATER_TRACEBACK", "1")
     with pytest.raises(SystemExit):

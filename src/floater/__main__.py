@@ -1,14 +1,12 @@
-"""The `floater` command, and `python -m floater`, which launchers such as torchrun and accelerate
-need.
-"""
+"""The `floater` command; also `python -m floater`, which torchrun and accelerate need."""
 
 from . import stopping
 
 
 def main() -> None:
-    """Entry point: Ctrl-C is heard before anything slow is imported."""
+    """Run the command line; Ctrl-C is handled before anything slow is imported."""
     stopping.listen()
-    from .cli import main as run  # noqa: PLC0415  (typer and rich take a while)
+    from .cli import main as run  # noqa: PLC0415  (typer and rich are slow to import)
 
     run()
 

@@ -1,4 +1,4 @@
-"""Typed settings: checked when made, unknown keys refused with the nearest known one."""
+"""Typed settings: checked when created; an unknown key raises an error with a suggestion."""
 
 from __future__ import annotations
 
@@ -11,29 +11,13 @@ from .errors import ConfigError, brief
 
 
 class Config(BaseModel):
-    """Base of all settings.
-
-    Frozen; raises :class:`ConfigError` in one line instead of pydantic's report.
-    """
+    """Base class of all settings: frozen, with errors of one line (:class:`ConfigError`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, /, *unnamed: Any, **settings: Any) -> None:
         if unnamed:
-            name, keys = (
-                type(self).__name__,
-                (key for key in type(self).model_fields if key not in settings),
-            )
-            named = settings | (
-                unnamed[0]
-                if isinstance(unnamed[0], dict)
-                else dict(zip(keys, unnamed, strict=False))
-            )
-            call = ", ".join(f"{key}={value!r}" for key, value in named.items())
-            raise ConfigError(
-                f"{name} takes its settings by name, but was given {unnamed[0]!r} without one; "
-                f"write {name}({call})."
-            )
+            raise ConfigError(_explain_unnamed(type(self), unnamed, settings))
         try:
             super().__init__(**settings)
         except ValidationError as error:
@@ -42,16 +26,32 @@ class Config(BaseModel):
     def __setattr__(self, key: str, value: Any) -> NoReturn:
         name = type(self).__name__
         raise ConfigError(
-            f"{name} must not be changed once it is made, but `{key}` was set; make a new "
+            f"{name} must not be changed after it was created, but `{key}` was set; create a new "
             f"{name}({key}={value!r})."
         )
 
 
+def _explain_unnamed(
+    config: type[BaseModel], unnamed: tuple[Any, ...], settings: dict[str, Any]
+) -> str:
+    """One line for settings without names, with the call that was probably meant."""
+    if isinstance(unnamed[0], dict):
+        meant = settings | unnamed[0]
+    else:
+        keys = (key for key in config.model_fields if key not in settings)
+        meant = settings | dict(zip(keys, unnamed, strict=False))
+    call = ", ".join(f"{key}={value!r}" for key, value in meant.items())
+    return (
+        f"{config.__name__} takes its settings by name, but was given {unnamed[0]!r} without a "
+        f"name; write {config.__name__}({call})."
+    )
+
+
 def explain(config: type[BaseModel], error: ValidationError) -> str:
-    """One line for the first thing that is wrong."""
+    """One line for the first of pydantic's errors."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"]) or config.__name__
-    known = list(config.model_fields)
+    key = ".".join(map(str, first["loc"])) or config.__name__
+    keys = list(config.model_fields)
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
@@ -59,8 +59,8 @@ def explain(config: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "value_error" and inner is not None:
         return f"{key}: {inner}.{more}" if first["loc"] else f"{inner}.{more}"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}."
+        near = difflib.get_close_matches(key, keys, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(keys)}."
         return f"{config.__name__} has no key `{key}`; {hint}{more}"
     if first["type"] == "missing":
         return f"{config.__name__} needs a value for `{key}`, but none was given.{more}"

@@ -1,4 +1,4 @@
-"""Every mistake a user can make has a class here; all are children of :class:`FloaterError`."""
+"""The exceptions of this package; all derive from :class:`FloaterError`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from functools import partial
 
 
 def brief(value: object) -> str:
-    """How a message calls a value: as Python prints it, where that is one short line, else by its
-    type.
-    """
+    """A value for a message: its repr if that is one short line, otherwise its type."""
     text = repr(value)
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def first_line(error: Exception, line: int = 0) -> str:
-    """A line of another library's message, the first that is not empty unless told; the kind of
-    error where it says nothing.
+    """A non-empty line of another library's message; the class of the error if it has none.
+
+    Args:
+        error: the error.
+        line: which line, counted from 0.
     """
     lines = [text.strip() for text in str(error).splitlines() if text.strip()]
     return lines[min(line, len(lines) - 1)] if lines else type(error).__name__
 
 
 class FloaterError(Exception):
-    """Base class of all errors this package raises on purpose."""
+    """Base class of all errors that this package raises intentionally."""
 
 
 class ArgumentError(FloaterError, ValueError):
@@ -38,23 +39,23 @@ class TimesError(ArgumentError):
 
 
 class LengthError(ArgumentError):
-    """A position lies past what an encoder (or a baked table) can serve."""
+    """A position lies beyond what an encoder (or a baked table) covers."""
 
 
 class DataError(ArgumentError):
-    """A data file is missing, malformed or does not fit its partner."""
+    """A data file is missing, malformed, or does not match the other files."""
 
 
 class RunError(FloaterError, RuntimeError):
-    """A run folder is missing, in the way, or does not hold what is asked of it."""
+    """A run folder is missing, exists already, is in use, or lacks what was requested."""
 
 
 class LayoutError(ArgumentError):
-    """The places to attach to cannot be found in a model, or do not fit."""
+    """A model has no sites to attach to, or they do not match the encoder."""
 
 
 class AttachmentError(FloaterError, RuntimeError):
-    """An attachment is used in a way that its state does not allow."""
+    """An attachment cannot be used like this in its current state."""
 
 
 class SavedError(FloaterError, RuntimeError):
@@ -62,10 +63,10 @@ class SavedError(FloaterError, RuntimeError):
 
 
 class SolverError(FloaterError, RuntimeError):
-    """The solver cannot go on. Carries where it stood.
+    """The solver cannot continue.
 
     Attributes:
-        time: the last time that was reached.
+        time: the last time it reached.
         magnitude: the largest absolute value of the state at that time.
     """
 
@@ -83,11 +84,11 @@ class StepSizeUnderflow(SolverError):
 
 
 class StateOverflow(SolverError):
-    """The state, or its derivative, is no longer finite."""
+    """The state or its derivative is no longer finite."""
 
 
 class TooManySteps(SolverError):
-    """The step budget is used up."""
+    """The maximum number of steps was reached."""
 
 
 class StaleTrajectoryError(FloaterError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: everything is written aside, synced, and renamed."""
+"""Writing files and folders atomically: under a temporary name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -21,48 +21,51 @@ from pathlib import Path
 from .errors import DataError, FloaterError, RunError, first_line
 
 HASHES = "hashes.json"
-"""File of a saved folder that holds the SHA-256 of the others."""
-_UNHASHED = (HASHES, "README.md", ".gitattributes")  # people edit these
-_FULL = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)}
-_SAYS_FULL = re.compile(
+"""File in a saved folder with the SHA-256 of the other files."""
+_UNHASHED = (HASHES, "README.md", ".gitattributes")  # users may edit these
+_DISK_ERRORS = {
+    errno.ENOSPC,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    getattr(errno, "EDQUOT", errno.ENOSPC),
+}
+_DISK_MESSAGES = re.compile(
     r"os error \d+|no space left|file too large|disk quota|unexpected pos|PytorchStreamWriter",
     re.IGNORECASE,
 )
-"""What libraries say that could not write: safetensors and tokenizers wrap the system's error,
-torch counts its bytes.
+"""Messages of libraries that could not write: safetensors and tokenizers wrap the system's error,
+torch reports a wrong number of bytes.
 """
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file as a whole."""
+    """Write a text file atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file as a whole."""
+    """Write a file atomically."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, _mode(path, 0o666))
-            os.replace(name, path)
+            os.chmod(temporary, _mode(path, 0o666))
+            os.replace(temporary, path)
         finally:
-            Path(name).unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
 
 
 def _mode(path: Path, new: int) -> int:
-    """The permissions that a file or folder has, or would have if it were made in the
-    ordinary way.
-    """
+    """The permissions of a file or folder; if there is none, `new` without the umask."""
     with suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
-    with suppress(
-        OSError, ValueError, StopIteration
-    ):  # asking for the mask in any other way changes it for a moment
+    # os.umask can only be read by changing it, which other threads would notice
+    with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return new & ~int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
     mask = os.umask(0o077)
@@ -71,74 +74,79 @@ def _mode(path: Path, new: int) -> int:
 
 
 @contextmanager
-def writing(place: Path, error: type[FloaterError] = RunError) -> Iterator[None]:
-    """Inside, a full or broken disk is told in one line, in whatever words a library reports it.
+def writing(path: Path, error: type[FloaterError] = RunError) -> Iterator[None]:
+    """Turn errors about a full or broken disk, from any library, into one line.
 
     Args:
-        place: what is being written, for the message.
+        path: what is being written, for the message.
         error: the class to raise.
     """
     try:
         yield
     except FloaterError:
         raise
-    except Exception as found:
-        full = (
-            found.errno in _FULL
-            if isinstance(found, OSError)
-            else _SAYS_FULL.search(str(found)) is not None
-        )
-        if not full:
+    except OSError as cause:
+        if cause.errno not in _DISK_ERRORS:
             raise
-        why = (
-            (found.strerror or first_line(found))
-            if isinstance(found, OSError)
-            else first_line(found)
-        )
-        raise error(
-            f"{place} cannot be written: {why.rstrip('.')}; make room on the disk (or choose "
-            "another one) and try again. What was there before is kept."
-        ) from found
+        raise error(_not_written(path, cause.strerror or first_line(cause))) from cause
+    except Exception as cause:
+        if _DISK_MESSAGES.search(str(cause)) is None:
+            raise
+        raise error(_not_written(path, first_line(cause))) from cause
+
+
+def _not_written(path: Path, reason: str) -> str:
+    return (
+        f"{path} cannot be written: {reason.rstrip('.')}; make room on the disk (or choose another "
+        "one) and try again. The previous content is unchanged."
+    )
 
 
 @contextmanager
 def reading(what: object, error: type[FloaterError], advice: str) -> Iterator[None]:
-    """Inside, whatever a library raises over a damaged file becomes one line; to be put around
-    calls of libraries only.
+    """Turn whatever a library raises about a damaged file into one line.
+
+    Only for calls of libraries: it would hide defects of our own code.
 
     Args:
         what: what is being read, for the message.
         error: the class to raise.
-        advice: what to do, the end of the message.
+        advice: what to do; the end of the message.
     """
     try:
         yield
     except FloaterError:
         raise
-    except Exception as found:
-        raise error(f"{what} cannot be read: {first_line(found).rstrip('.')}; {advice}") from found
+    except Exception as cause:
+        raise error(f"{what} cannot be read: {first_line(cause).rstrip('.')}; {advice}") from cause
 
 
 @contextmanager
 def new_folder(folder: Path, error: type[FloaterError] = RunError) -> Iterator[Path]:
-    """A folder that appears under its name only when all of it is written; an older one of that
-    name is replaced.
+    """Write a folder atomically; an existing folder of that name is replaced.
+
+    Args:
+        folder: the folder.
+        error: the class to raise if the disk is full.
+
+    Yields:
+        A temporary folder to write to, which is renamed at the end.
     """
     with writing(folder, error):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        place.chmod(_mode(folder, 0o777))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        temporary.chmod(_mode(folder, 0o777))
         try:
-            yield place
-            publish(place, folder)
+            yield temporary
+            publish(temporary, folder)
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def publish(written: Path, folder: Path) -> None:
-    """Sync a folder to disk and rename it; an older one of that name is removed.
+    """Sync a folder to disk and rename it; an existing folder of that name is removed.
 
-    There is one of them at every moment.
+    On Linux, there is a complete folder of that name at every moment.
     """
     sync(written)
     if folder.is_dir() and _exchange(written, folder):
@@ -154,29 +162,25 @@ def publish(written: Path, folder: Path) -> None:
     _sync_one(folder.parent)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change their names in one step; False where the system cannot (only Linux
-    can).
-    """
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap the names of two folders atomically; False if the system cannot (only Linux can)."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError, TypeError):
         return False
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)
+    return bool(rename(here, os.fsencode(first), here, os.fsencode(second), swap) == 0)
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """The same files under another name on the same disk: linked where that can be done, else
-    copied.
-    """
+    """Give files a second name on the same disk: by hard links if possible, otherwise by copies."""
 
-    def link(one: str, other: str) -> str:
+    def link(file: str, name: str) -> str:
         try:
-            os.link(one, other)
+            os.link(file, name)
         except OSError:
-            shutil.copy2(one, other)
-        return other
+            shutil.copy2(file, name)
+        return name
 
     if source.is_dir() and not source.is_symlink():
         shutil.copytree(source, target, copy_function=link, symlinks=True)
@@ -208,24 +212,31 @@ def file_hash(path: Path) -> str:
 
 
 def record_hashes(folder: Path, names: Sequence[str] | None = None) -> None:
-    """Write the hash of every file of a folder (or of some of them) into its `hashes.json`."""
-    chosen = [path.name for path in folder.iterdir() if path.is_file()] if names is None else names
+    """Write the hashes of the files in a folder to its `hashes.json`.
+
+    Args:
+        folder: the folder.
+        names: the files; default: all.
+    """
+    if names is None:
+        names = [path.name for path in folder.iterdir() if path.is_file()]
     hashes = {
         name: file_hash(folder / name)
-        for name in sorted(chosen)
+        for name in sorted(names)
         if name not in _UNHASHED and not name.startswith(".")
     }
     write_text(folder / HASHES, json.dumps({"format": 1, "sha256": hashes}, indent=1) + "\n")
 
 
 def check_hashes(folder: Path, error: type[FloaterError], advice: str) -> None:
-    """Raise if a file that `record_hashes` recorded is missing or has changed since. Folders
-    without `hashes.json` pass.
+    """Raise if a file is missing or has changed since `record_hashes`.
+
+    A folder without `hashes.json` passes.
 
     Args:
         folder: what is about to be read.
         error: the class to raise.
-        advice: what to do, the end of the message.
+        advice: what to do; the end of the message.
     """
     path = folder / HASHES
     if not path.exists():
@@ -250,10 +261,7 @@ def check_hashes(folder: Path, error: type[FloaterError], advice: str) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 text file, plain or .gz, without their ends.
-
-    What is wrong with it is said in one line.
-    """
+    """Read the lines of a UTF-8 text file, plain or .gz, without line endings."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data: bytes = file.read()
@@ -283,9 +291,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def digest(lines: list[str]) -> str:
-    """A fingerprint of lines of text."""
-    found = hashlib.sha256()
+    """SHA-256 of lines of text."""
+    sha256 = hashlib.sha256()
     for line in lines:
-        found.update(line.encode())
-        found.update(b"\n")
-    return found.hexdigest()
+        sha256.update(line.encode())
+        sha256.update(b"\n")
+    return sha256.hexdigest()

@@ -1,5 +1,6 @@
-"""Names of a package that are imported when they are first used: torch is slow to import, and a
-report does without it.
+"""Public names that are imported when they are first used.
+
+torch is slow to import, and `floater report` does not need it.
 """
 
 from __future__ import annotations
@@ -11,32 +12,30 @@ from types import ModuleType
 from typing import Any
 
 
-class _Lazy(ModuleType):
-    """A package that looks up its public names (name → module, relative to it) when they are asked
-    for.
-    """
+class _LazyPackage(ModuleType):
+    """A package whose public names are imported on first use."""
 
-    _places: Mapping[str, str]
+    _modules: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self._places:
+        if name not in self._modules:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(self._places[name], self.__name__), name)
-        setattr(self, name, found)
-        return found
+        value = getattr(import_module(self._modules[name], self.__name__), name)
+        setattr(self, name, value)
+        return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *self._places})
+        return sorted({*self.__dict__, *self._modules})
 
 
-def lazily(package: str, places: Mapping[str, str]) -> None:
+def lazily(package: str, modules: Mapping[str, str]) -> None:
     """Give a package public names that are imported when they are first used.
 
     Args:
         package: the package's `__name__`.
-        places: the module of each name, relative to the package (".ode").
+        modules: the module of each name, relative to the package (".ode").
     """
     module = sys.modules[package]
-    module.__dict__["_places"] = dict(places)
-    module.__dict__["__all__"] = sorted(places)
-    module.__class__ = _Lazy
+    module.__dict__["_modules"] = dict(modules)
+    module.__dict__["__all__"] = sorted(modules)
+    module.__class__ = _LazyPackage

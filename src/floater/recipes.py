@@ -1,4 +1,4 @@
-"""Config files: YAML, one recipe a file, which may extend another."""
+"""Config files: YAML files, which may extend each other."""
 
 from __future__ import annotations
 
@@ -14,66 +14,68 @@ import yaml
 from .errors import ConfigError, brief, first_line
 
 DEFAULTS = {"FLOATER_DATA": "../shared/data", "FLOATER_MODELS": "../shared/models"}
-"""Values of the variables that config files may name, where the environment does not set them."""
-MOST_BYTES, MOST_VALUES, DEEPEST, LONGEST_CHAIN = 1_000_000, 100_000, 40, 20
-"""Bounds of a config file, far beyond any real one: its size, its values once aliases stand for
-what they name, how deep they are nested, and how many files extend each other.
+"""Defaults of the environment variables that config files may use."""
+MAX_BYTES, MAX_VALUES, MAX_DEPTH, MAX_CHAIN = 1_000_000, 100_000, 40, 20
+"""Limits of a config file, far beyond any real one: its size, its number of values with aliases
+expanded, the depth of nesting, and the number of files that extend each other.
 """
+_MAX_INTEGER = 10**300
+_UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
+"""Characters that neither a path nor a UTF-8 file can contain."""
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The settings of a config file.
+    """Read the settings of a config file.
 
-    `extends: other.yaml` (relative to the file) takes that file's settings first; `${NAME}` stands
-    for an environment variable.
+    `extends: other.yaml` (relative to the file) starts from the settings of another file, and
+    `${NAME}` stands for an environment variable.
 
     Args:
         path: the file.
-        overrides: settings to change, as `training.updates=100`.
+        overrides: settings to change, such as `training.updates=100`.
     """
-    found = changed(_read(path, ()), overrides)
-    _check(found, str(path))
-    expanded: dict[str, Any] = _expanded(found)
+    settings = with_overrides(_read(path, ()), overrides)
+    _check(settings, str(path))
+    expanded: dict[str, Any] = _expand_variables(settings)
     return expanded
 
 
-def changed(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of settings with some of them changed, as `training.updates=100`."""
-    found = copy.deepcopy(dict(settings))
+def with_overrides(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of settings with overrides such as `training.updates=100`."""
+    result = copy.deepcopy(dict(settings))
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigError(f"`--set` must read key=value, but is {text!r}.")
+            raise ConfigError(f"`--set` must have the form key=value, but is {text!r}.")
         keys = key.split(".")
-        if len(keys) > DEEPEST:
+        if len(keys) > MAX_DEPTH:
             raise ConfigError(
-                f"`--set` must name at most {DEEPEST} keys inside each other, but names "
+                f"`--set` must name at most {MAX_DEPTH} keys inside each other, but names "
                 f"{len(keys)}."
             )
-        made = _parse(value, f"--set {text}")
-        _check(made, f"--set {text}")
-        _set(found, keys, made)
-    return found
+        parsed = _parse(value, f"--set {text}")
+        _check(parsed, f"--set {text}")
+        _set(result, keys, parsed)
+    return result
 
 
-def write(settings: dict[str, Any]) -> str:
+def to_yaml(settings: dict[str, Any]) -> str:
     """The text of a config file."""
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    if len(above) > LONGEST_CHAIN:
+def _read(path: Path, children: tuple[Path, ...]) -> dict[str, Any]:
+    if len(children) > MAX_CHAIN:
         raise ConfigError(
-            f"{path}: at most {LONGEST_CHAIN} config files may extend each other, but there are "
-            "more."
+            f"{path}: at most {MAX_CHAIN} config files may extend each other, but there are more."
         )
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
             raise ConfigError(
-                f"{path} must be a config file of at most {MOST_BYTES:,} bytes, but is larger; is "
-                "it another file?"
+                f"{path} must be a config file of at most {MAX_BYTES:,} bytes, but is larger; "
+                "check the path."
             )
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
@@ -82,22 +84,22 @@ def _read(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"{path} must be a config file, but is a folder.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} must be UTF-8, but {error}.") from None
-    found = _parse(text, str(path))
-    _check(found, str(path))
-    if not isinstance(found, dict):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise ConfigError(f"{path} must hold keys with values, but holds {what}.")
-    parent = found.pop("extends", None)
+    settings = _parse(text, str(path))
+    _check(settings, str(path))
+    if not isinstance(settings, dict):
+        content = "nothing" if settings is None else f"a {type(settings).__name__}"
+        raise ConfigError(f"{path} must hold keys with values, but holds {content}.")
+    parent = settings.pop("extends", None)
     if parent is None:
-        return found
+        return settings
     if not isinstance(parent, str):
         raise ConfigError(
             f"{path}: `extends` must be the name of a config file, but is {brief(parent)}."
         )
-    place = path.parent / parent
-    if place.resolve() in above:
+    parent_path = path.parent / parent
+    if parent_path.resolve() in children:
         raise ConfigError(f"{path} extends itself by way of {parent}.")
-    return merge(_read(place, (*above, path.resolve())), found)
+    return merge(_read(parent_path, (*children, path.resolve())), settings)
 
 
 def _parse(text: str, name: str) -> Any:
@@ -107,10 +109,10 @@ def _parse(text: str, name: str) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            if _expanded_size(node, {}, frozenset()) > MOST_VALUES:
+            if _expanded_size(node, {}, frozenset()) > MAX_VALUES:
                 raise ConfigError(
-                    f"{name}: must hold at most {MOST_VALUES:,} values, but holds more once its "
-                    "aliases (*name) stand for what they name; write out what is needed."
+                    f"{name}: must hold at most {MAX_VALUES:,} values, but holds more with its "
+                    "aliases (*name) expanded; write out what is needed."
                 )
             return loader.construct_document(node)
         finally:
@@ -128,55 +130,45 @@ def _parse(text: str, name: str) -> Any:
         ) from None
     except RecursionError:
         raise ConfigError(
-            f"{name}: must be nested at most {DEEPEST} deep, but is deeper."
+            f"{name}: must be nested at most {MAX_DEPTH} deep, but is deeper."
         ) from None
-    except (
-        ValueError,
-        OverflowError,
-        AttributeError,
-        KeyError,
-        TypeError,
-    ) as error:  # such as the 40th of a month
+    # such as a date with the 40th of a month
+    except (ValueError, OverflowError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{name}: holds a value that cannot be read: {first_line(error)}."
         ) from None
 
 
-def _expanded_size(node: yaml.Node, known: dict[int, int], above: frozenset[int]) -> int:
-    """How many values a node has, where each alias counts as what it names; each node is looked at
-    once.
-    """
-    if id(node) in above:
+def _expanded_size(node: yaml.Node, sizes: dict[int, int], parents: frozenset[int]) -> int:
+    """The number of values of a node with aliases expanded; each node is counted once."""
+    if id(node) in parents:
         raise ConfigError(
-            "An alias (*name) must not stand inside of what it names, but one does; write out what "
-            "is needed."
+            "An alias (*name) must not contain itself, but one does; write out what is needed."
         )
     if not isinstance(node, yaml.CollectionNode):
         return 1
-    if id(node) not in known:
-        inside = above | {id(node)}
-        children = (
-            [part for pair in node.value for part in pair]
-            if isinstance(node, yaml.MappingNode)
-            else node.value
-        )
-        known[id(node)] = 1 + sum(_expanded_size(child, known, inside) for child in children)
-    return known[id(node)]
+    if id(node) not in sizes:
+        mapping = isinstance(node, yaml.MappingNode)
+        children = [child for pair in node.value for child in pair] if mapping else node.value
+        path = parents | {id(node)}
+        sizes[id(node)] = 1 + sum(_expanded_size(child, sizes, path) for child in children)
+    return sizes[id(node)]
 
 
 def _check(value: Any, name: str, where: tuple[str, ...] = ()) -> None:
-    """Refuse keys that are not text, text that cannot be written, and nesting beyond reason."""
-    place = f"{name}: {'.'.join(where)}" if where else name
-    if len(where) > DEEPEST:
+    """Raise an error for keys that are not text, unwritable text, and too deep nesting."""
+    location = f"{name}: {'.'.join(where)}" if where else name
+    if len(where) > MAX_DEPTH:
         raise ConfigError(
-            f"{name}: must be nested at most {DEEPEST} deep, but {'.'.join(where[:3])}… is deeper."
+            f"{name}: must be nested at most {MAX_DEPTH} deep, but {'.'.join(where[:3])}… is "
+            "deeper."
         )
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise ConfigError(
-                    f"{place}: keys must be text, but one is {brief(key)} ({type(key).__name__}); "
-                    "put it in quotes."
+                    f"{location}: keys must be text, but one is {brief(key)} "
+                    f"({type(key).__name__}); put it in quotes."
                 )
             _check(key, name, where)
             _check(inner, name, (*where, key))
@@ -185,28 +177,22 @@ def _check(value: Any, name: str, where: tuple[str, ...] = ()) -> None:
             _check(inner, name, (*where, str(number)))
     elif isinstance(value, str) and _UNWRITABLE.search(value):
         raise ConfigError(
-            f"{place}: must be text that can be written, but holds "
-            f"{_UNWRITABLE.findall(value)[0]!r}; take it out."
+            f"{location}: must be text that can be written, but holds "
+            f"{_UNWRITABLE.findall(value)[0]!r}; remove it."
         )
-    elif isinstance(value, int) and abs(value) > _LARGEST:
-        raise ConfigError(f"{place}: must be a number below 1e300, but is larger.")
-
-
-_UNWRITABLE = re.compile(
-    r"[\x00\ud800-\udfff]"
-)  # such characters cannot be part of a path or of a UTF-8 file
-_LARGEST = 10**300
+    elif isinstance(value, int) and abs(value) > _MAX_INTEGER:
+        raise ConfigError(f"{location}: must be a number below 1e300, but is larger.")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with other settings laid over them, part by part."""
+    """Merge settings key by key; `above` wins."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
         both = isinstance(old, dict) and isinstance(value, dict)
-        # another kind of encoder, or another way to say where, brings settings of its own
-        whole = both and (key in ("encoder", "sites") or "kind" in value)
-        merged[key] = merge(old, value) if both and not whole else value  # type: ignore[arg-type]
+        # another kind of encoder or sites has other settings, so it replaces the old one
+        replace = both and (key in ("encoder", "sites") or "kind" in value)
+        merged[key] = merge(old, value) if both and not replace else value  # type: ignore[arg-type]
     return merged
 
 
@@ -219,11 +205,11 @@ def _set(settings: dict[str, Any], keys: list[str], value: Any) -> None:
     settings[keys[-1]] = value
 
 
-def _expanded(value: Any) -> Any:
+def _expand_variables(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _expanded(inner) for key, inner in value.items()}
+        return {key: _expand_variables(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_expanded(inner) for inner in value]
+        return [_expand_variables(inner) for inner in value]
     if isinstance(value, str):
         return re.sub(r"\$\{(\w+)\}", _variable, value)
     return value
@@ -231,9 +217,7 @@ def _expanded(value: Any) -> Any:
 
 def _variable(match: re.Match[str]) -> str:
     name = match.group(1)
-    found = os.environ.get(name) or DEFAULTS.get(name)
-    if found is None:
-        raise ConfigError(
-            f"The environment variable {name} is named in the config, but is not set."
-        )
-    return found
+    value = os.environ.get(name) or DEFAULTS.get(name)
+    if value is None:
+        raise ConfigError(f"The config uses the environment variable {name}, but it is not set.")
+    return value

@@ -1,6 +1,4 @@
-"""Whether there is room for what is asked: a folder to write to, disk space, memory; known before
-any work.
-"""
+"""Checks before any work starts: folders and files to write to, disk space and memory."""
 
 from __future__ import annotations
 
@@ -13,35 +11,32 @@ from .errors import ArgumentError, ConfigError, FloaterError, RunError
 
 
 def check_folder(path: Path, option: str = "--out") -> None:
-    """Refuse a place that cannot become a folder with files in it; nothing is left there.
+    """Raise an error if a folder cannot be created or written to; leaves no files behind.
 
     Args:
         path: the folder, which need not exist yet.
-        option: what it was given by.
+        option: the command-line option it comes from.
     """
-    for place in (path, *path.parents):
+    for folder in (path, *path.parents):
         try:
-            if not os.path.lexists(place):
+            if not os.path.lexists(folder):
                 continue
-            if not place.is_dir():
-                what = (
-                    "a link that leads nowhere"
-                    if place.is_symlink() and not place.exists()
-                    else "a file"
-                )
+            if not folder.is_dir():
+                broken = folder.is_symlink() and not folder.exists()
+                kind = "a broken link" if broken else "a file"
                 raise ArgumentError(
-                    f"`{option}` must be a folder or a new name, but {place} is {what}."
+                    f"`{option}` must be a folder or a new name, but {folder} is {kind}."
                 )
-            with tempfile.TemporaryFile(dir=place):
+            with tempfile.TemporaryFile(dir=folder):
                 return
         except OSError as error:
             raise ArgumentError(
-                f"`{option}` must be a folder that can be written to, but {place} cannot: "
+                f"`{option}` must be a folder that can be written to, but {folder} cannot: "
                 f"{error.strerror or error}; choose another."
             ) from None
 
 
-_RECORDS = (
+_RUN_FILES = (
     "config.yaml",
     "run.json",
     "metrics.jsonl",
@@ -49,43 +44,43 @@ _RECORDS = (
     "scores.old.json",
     "positions.safetensors",
 )
-_PARTS = ("model", "checkpoints", "vocabulary", "attachment", "predictions")
+_RUN_FOLDERS = ("model", "checkpoints", "vocabulary", "attachment", "predictions")
 
 
 def check_output(path: Path, option: str, *inputs: Path | None) -> None:
-    """Refuse to write over a part of a run, or over what is read.
+    """Raise an error if a file to write would replace a file of a run or an input.
 
     Args:
         path: the file to write.
-        option: what it was given by.
-        inputs: files that are read.
+        option: the command-line option it comes from.
+        inputs: files that the command reads.
     """
     if path.is_dir():
         raise ArgumentError(f"`{option}` must be a file, but {path} is a folder.")
-    whole = path.resolve()
-    if any(other is not None and other.resolve() == whole for other in inputs):
+    resolved = path.resolve()
+    if any(file is not None and file.resolve() == resolved for file in inputs):
         raise ArgumentError(
             f"`{option}` must be another file than the one that is read, but both are {path}."
         )
-    inside = next((parent for parent in whole.parents if (parent / "config.yaml").is_file()), None)
-    if inside is not None:
-        first = whole.relative_to(inside).parts[0]
-        if first in _PARTS or first in _RECORDS:
-            raise ArgumentError(
-                f"`{option}` must not replace a part of the run {inside.name}, but is {path}; "
-                "choose another."
-            )
+    parents = resolved.parents
+    run = next((parent for parent in parents if (parent / "config.yaml").is_file()), None)
+    if run is not None and resolved.relative_to(run).parts[0] in (*_RUN_FOLDERS, *_RUN_FILES):
+        raise ArgumentError(
+            f"`{option}` must not replace a part of the run {run.name}, but is {path}; choose "
+            "another."
+        )
 
 
 def check_disk(path: Path, needed: float) -> None:
-    """Refuse to start what the disk of a folder (which need not exist yet) has no room for.
+    """Raise an error if the disk has not enough space left.
 
     Args:
-        path: the folder.
+        path: folder to write to, which need not exist yet.
         needed: bytes.
     """
-    place = next(one for one in (path.absolute(), *path.absolute().parents) if one.is_dir())
-    free = shutil.disk_usage(place).free
+    absolute = path.absolute()
+    existing = next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
     if needed > free:
         raise RunError(
             f"{path} needs about {_size(needed)}, but its disk has {_size(free)} left; make room, "
@@ -100,39 +95,39 @@ def check_memory(
     share: float = 1.0,
     error: type[FloaterError] = ConfigError,
 ) -> None:
-    """Refuse what memory has no room for, before any of it is taken.
+    """Raise an error if something would need more memory than is free.
 
     Args:
-        needed: bytes, rather too few than too many.
-        what: takes them.
-        advice: what to do.
-        share: of the memory that is free, which this may take.
+        needed: a lower bound in bytes.
+        what: what needs them; the start of the message.
+        advice: what to do; the end of the message.
+        share: fraction of the free memory that may be used.
         error: the class to raise.
     """
     free = available_memory()
     if free is not None and needed > share * free:
-        most = f"{_size(share * free)} may be used" if share < 1 else f"{_size(free)} are free"
-        raise error(f"{what} would take at least {_size(needed)} of memory, but {most}; {advice}.")
+        limit = f"{_size(share * free)} may be used" if share < 1 else f"{_size(free)} are free"
+        raise error(f"{what} would take at least {_size(needed)} of memory, but {limit}; {advice}.")
 
 
 def available_memory() -> int | None:
-    """Bytes that a new process could use, None where the system does not tell."""
-    found = []
+    """Bytes that a new process could use; None if the system does not report it."""
+    limits = []
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
-                found.append(1024 * int(line.split()[1]))
-        limit, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
-        if limit.exists() and (text := limit.read_text(encoding="ascii").strip()) != "max":
-            found.append(max(0, int(text) - int(used.read_text(encoding="ascii"))))
+                limits.append(1024 * int(line.split()[1]))
+        maximum, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
+        if maximum.exists() and (text := maximum.read_text(encoding="ascii").strip()) != "max":
+            limits.append(max(0, int(text) - int(used.read_text(encoding="ascii"))))
     except (OSError, ValueError, IndexError):
         pass
-    if not found and hasattr(os, "sysconf"):
+    if not limits and hasattr(os, "sysconf"):
         try:
-            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+            limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         except (OSError, ValueError):
             return None
-    return min(found) if found else None
+    return min(limits) if limits else None
 
 
 def _size(count: float) -> str:

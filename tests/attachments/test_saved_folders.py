@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_old_model_whole(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(
-            SavedError, match=r"out cannot be written: .* What was there before is kept"
+            SavedError, match=r"out cannot be written: .* The previous content is unchanged"
         ):
             floater.save_pretrained(model, tmp_path / "out")
     finally:

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from floater.experiments.capabilities import PAPER, capabilities, table
+from floater.experiments.capabilities import TABLE_1, capabilities, capability_table
 
 
 def test_table_1_comes_out_as_the_paper_says() -> None:
-    found = {
+    row_marks = {
         row.name: (row.inductive, row.data_driven, row.parameter_efficient)
         for row in capabilities(2, 16, 24)
     }
-    assert found["Sinusoidal"] == (True, False, True)
-    assert found["Learned table"] == (False, True, False)
-    assert found["FLOATER (flow)"] == (True, True, True)
-    assert found["RNN, 2 layers, vector"] == (True, True, True)
-    assert found["No position"] == (True, False, True)
-    rows = {str(row[0]): row[1:4] for row in table(16, 24).rows}
-    assert all(", ".join(map(str, rows[name])) == words for name, words in PAPER.items())
+    assert row_marks["Sinusoidal"] == (True, False, True)
+    assert row_marks["Learned table"] == (False, True, False)
+    assert row_marks["FLOATER (flow)"] == (True, True, True)
+    assert row_marks["RNN, 2 layers, vector"] == (True, True, True)
+    assert row_marks["No position"] == (True, False, True)
+    rows = {str(row[0]): row[1:4] for row in capability_table(16, 24).rows}
+    assert all(", ".join(map(str, rows[name])) == cells for name, cells in TABLE_1.items())

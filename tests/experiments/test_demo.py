@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from floater import cli
 from floater.errors import RunError
 from floater.experiments import demo, pretrained
-from floater.experiments.arms import embedded
+from floater.experiments.variants import embedded
 from floater.recipes import merge
 from floater.runs.results import Results
 
@@ -52,7 +52,7 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
     ):
         assert word in said
     if pretrained.find() is not None:
-        assert "outputs equal to the bit" in said
+        assert "outputs are identical to the bit" in said
     results = Results.read(tmp_path)
     assert len(results.runs) == 4
     for name in ("encodings.png", "short-to-long.png"):
@@ -71,7 +71,7 @@ def test_only_runs_of_a_demo_are_removed(tmp_path: Path) -> None:
 
 def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "find", lambda: None)
-    assert "is not installed" in demo._pretrained(1, Console(quiet=True))
+    assert "is not installed" in demo._attach_to_pretrained(1, Console(quiet=True))
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyP
             "`--out` must be a folder or a new name, but file is a file",
         ),
         (
-            ["reproduce", "s2l", "--arms", ","],
-            "`--arms` must be names with commas between, but is ','",
+            ["reproduce", "s2l", "--variants", ","],
+            "`--variants` must be names separated by commas, but is ','",
         ),
     ],
 )
-def test_places_and_arms_are_looked_at_before_any_work(
+def test_places_and_variants_are_looked_at_before_any_work(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

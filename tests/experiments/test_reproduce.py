@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from floater import cli
 from floater.encoders import FlowConfig, LearnedConfig, RecurrentConfig
 from floater.errors import ArgumentError, FloaterError
-from floater.experiments.arms import SCALES, Arm, Scale, Sources
-from floater.experiments.base import Order, Training
-from floater.experiments.checking import build_empty
+from floater.experiments.base import Request, TrainingItem
+from floater.experiments.parameter_counts import build_translator
 from floater.experiments.reproduce import ITEMS, reproduce
 from floater.experiments.understanding import Comparisons
+from floater.experiments.variants import SCALES, Scale, Sources, Variant
 from floater.runs.results import Mean, Paper, Results
 from floater.tasks.translation.model import position_parameters
 
@@ -34,9 +34,9 @@ def run(name: str, out: Path, keys: tuple[str, ...] = ()) -> Results:
     return found
 
 
-def trained(name: str) -> Training:
+def trained(name: str) -> TrainingItem:
     item = ITEMS[name]
-    assert isinstance(item, Training)
+    assert isinstance(item, TrainingItem)
     return item
 
 
@@ -47,10 +47,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_translation_has_a_row_an_arm_with_the_papers_numbers_marked(folder: Path) -> None:
+def test_translation_has_a_row_per_variant_with_the_papers_numbers_marked(folder: Path) -> None:
     found = run("nmt", folder)
     rows = {str(row[0]): row for row in found.tables[0].rows}
-    assert len(rows) == len(trained("nmt").arms) == len(found.runs)
+    assert len(rows) == len(trained("nmt").variants) == len(found.runs)
     assert rows["flow, all blocks"][-1] == Paper(paper=28.6)
     assert isinstance(rows["flow, all blocks"][1], Mean)
     assert re.match(r"sinusoidal-more: [+-]\d", str(rows["flow, q, k, v, warm-started"][-2]))
@@ -102,7 +102,7 @@ def test_capabilities_train_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arm", "parameters"),
+    ("name", "variant", "parameters"),
     [
         ("rnn", "flow", 526_336),
         ("rnn", "recurrent, 1 layer, scalar", 263_168),
@@ -110,9 +110,9 @@ def test_capabilities_train_nothing(tmp_path: Path) -> None:
         ("nmt", "flow, all blocks", 526_336),
     ],
 )
-def test_the_papers_sizes_build_without_memory(name: str, arm: str, parameters: int) -> None:
-    config = trained(name).configs("paper")[arm]
-    model = build_empty(config)
+def test_the_papers_sizes_build_without_memory(name: str, variant: str, parameters: int) -> None:
+    config = trained(name).configs("paper")[variant]
+    model = build_translator(config)
     assert all(parameter.is_meta for parameter in model.parameters())
     sites, dim = 12, 512
     assert position_parameters(model) == parameters + sites * dim
@@ -140,7 +140,7 @@ TABLE_6 = tuple(
 )
 FIGURE_3 = ("sinusoidal", "learned", "recurrent", "rotary", "flow-blocks", "flow-qkv-scratch")
 TRICKS = ("kept", "seldom", "tricks", "small-weights", "frozen", "rk4", "rk4-tricks")
-ARMS = {
+VARIANTS: dict[tuple[str, Scale], tuple[str, ...]] = {
     ("nmt", "smoke"): (*TABLE_2, "sinusoidal-more"),
     ("nmt", "small"): (*TABLE_2, "sinusoidal-more"),
     ("nmt", "paper"): TABLE_2,
@@ -152,17 +152,15 @@ ARMS = {
     },
     **{("efficiency", scale): ("sinusoidal", "flow-blocks", *TRICKS) for scale in SCALES},
 }
-"""The arms that have a config, by item and scale: a file that goes missing or that is added shows
-here.
-"""
+"""The variants that have a config, by item and scale, so that a missing or new file fails here."""
 SIZES = {"smoke": (32, 1), "small": (128, 4), "paper": (512, 6)}
 """Dimensions and layers of the translators."""
 UPDATES = {"smoke": 30, "small": 2000, "paper": 100_000}
 
 
 def test_every_item_is_accounted_for() -> None:
-    trained = {name for name, item in ITEMS.items() if isinstance(item, Training)}
-    assert {name for name, _ in ARMS} == trained
+    trained = {name for name, item in ITEMS.items() if isinstance(item, TrainingItem)}
+    assert {name for name, _ in VARIANTS} == trained
     assert {name for name, item in ITEMS.items() if isinstance(item, Comparisons)} == {
         "glue",
         "race",
@@ -171,45 +169,45 @@ def test_every_item_is_accounted_for() -> None:
     assert set(ITEMS) - trained == {"capabilities", "glue", "race", "squad"}
 
 
-@pytest.mark.parametrize(("name", "scale"), ARMS)
+@pytest.mark.parametrize(("name", "scale"), VARIANTS)
 def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
     item = trained(name)
-    order = Order(scale, Path("unused"), [0], 1, QUIET)
-    arms = item.chosen(order)
-    assert sorted(arm.key for arm in arms) == sorted(ARMS[name, scale])
-    found = item.configs(scale, order)
-    assert list(found) == [arm.name for arm in arms]
+    request = Request(scale, Path("unused"), [0], 1, QUIET)
+    variants = item.chosen(request)
+    assert sorted(variant.key for variant in variants) == sorted(VARIANTS[name, scale])
+    found = item.configs(scale, request)
+    assert list(found) == [variant.name for variant in variants]
     updates = 800 if (name, scale) == ("efficiency", "small") else UPDATES[scale]
-    for arm in arms:
-        config = found[arm.name]
+    for variant in variants:
+        config = found[variant.name]
         size = config.model.size()
         assert (size["dim"], size["layers"]) == (
             (128, 3) if (name, scale) == ("s2l", "small") else SIZES[scale]
-        ), arm.key
+        ), variant.key
         assert config.training.updates == (
-            50_000 if (arm.key, scale) == ("flow-qkv", "paper") else updates
-        ), arm.key
-        assert ("flow" in arm.key or arm.key in TRICKS) == isinstance(
+            50_000 if (variant.key, scale) == ("flow-qkv", "paper") else updates
+        ), variant.key
+        assert ("flow" in variant.key or variant.key in TRICKS) == isinstance(
             config.positions.encoder, FlowConfig
-        ), arm.key
-        assert arm.key.startswith("recurrent") == isinstance(
+        ), variant.key
+        assert variant.key.startswith("recurrent") == isinstance(
             config.positions.encoder, RecurrentConfig
-        ), arm.key
-        assert arm.key.startswith("learned") == isinstance(
+        ), variant.key
+        assert variant.key.startswith("learned") == isinstance(
             config.positions.encoder, LearnedConfig
-        ), arm.key
+        ), variant.key
 
 
-@pytest.mark.parametrize(("name", "scale"), [key for key in ARMS if key[1] != "smoke"])
-def test_check_shows_a_row_an_arm(name: str, scale: Scale) -> None:
+@pytest.mark.parametrize(("name", "scale"), [key for key in VARIANTS if key[1] != "smoke"])
+def test_check_shows_a_row_per_variant(name: str, scale: Scale) -> None:
     item = trained(name)
-    (table,) = item.check(Order(scale, Path("unused"), [0], 1, QUIET)).tables
-    names = {arm.key: arm.name for arm in item.arms}
+    (table,) = item.check(Request(scale, Path("unused"), [0], 1, QUIET)).tables
+    names = {variant.key: variant.name for variant in item.variants}
     assert sorted(str(row[0]) for row in table.rows) == sorted(
-        names[key] for key in ARMS[name, scale]
+        names[key] for key in VARIANTS[name, scale]
     )
     assert all(isinstance(row[2], int) and row[2] > 1_000_000 for row in table.rows)
-    assert ("left out" in table.note) == (len(item.arms) > len(ARMS[name, scale]))
+    assert ("left out" in table.note) == (len(item.variants) > len(VARIANTS[name, scale]))
 
 
 GLUE = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
@@ -230,14 +228,14 @@ COMPARED = {
 def test_comparisons_of_every_scale_resolve(name: str, scale: Scale) -> None:
     item = ITEMS[name]
     assert isinstance(item, Comparisons)
-    order = Order(scale, Path("unused"), [0, 7], 1, QUIET)
-    jobs = item.jobs(order)
+    request = Request(scale, Path("unused"), [0, 7], 1, QUIET)
+    jobs = item.jobs(request)
     trainings = {job.path.name: job.task.config.training for job in jobs}
     assert {key: (found.epochs, found.batch) for key, found in trainings.items()} == COMPARED[
         name, scale
     ]
     assert all(job.task.config.compare.seeds == (0, 7) for job in jobs)
-    (table,) = item.check(order).tables
+    (table,) = item.check(request).tables
     assert [row[0] for row in table.rows] == [job.label for job in jobs]
 
 
@@ -262,7 +260,7 @@ def broken(
         ("model: {dim: 7}\npositions:", "`dim` must be even"),
     ],
 )
-def test_a_typo_in_the_config_of_an_arm_is_an_error_not_a_missing_row(
+def test_a_typo_in_the_config_of_a_variant_is_an_error_not_a_missing_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_only: bool, change: str, message: str
 ) -> None:
     broken(tmp_path, monkeypatch, "translation/s2l/flow-blocks.yaml", "positions:", change)
@@ -279,10 +277,12 @@ def test_a_typo_in_the_config_of_an_arm_is_an_error_not_a_missing_row(
     assert not (tmp_path / "out").exists()
 
 
-def test_arms_of_an_item_with_one_config_are_its_own_alone() -> None:
+def test_variants_of_an_item_with_one_config_are_its_own_alone() -> None:
     for scale in SCALES:
         with pytest.raises(ArgumentError, match="must be among sinusoidal, flow-blocks, kept"):
-            trained("efficiency").chosen(Order(scale, Path("unused"), [0], 1, QUIET, ["sinusoidl"]))
+            trained("efficiency").chosen(
+                Request(scale, Path("unused"), [0], 1, QUIET, ["sinusoidl"])
+            )
 
 
 def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
@@ -298,29 +298,31 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
     assert "this machine has none; `floater reproduce s2l --scale paper --check`" in ask(
         "s2l", "paper"
     )
-    assert "must have sinusoidal too" in ask("nmt", "smoke", "flow-qkv")
+    assert "must include sinusoidal too" in ask("nmt", "smoke", "flow-qkv")
     assert "must be among sinusoidal" in ask("s2l", "smoke", "nonsense")
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "0,x"])
     assert isinstance(result.exception, ArgumentError)
-    assert "`--seeds` must be whole numbers" in str(result.exception)
+    assert "`--seeds` must be integers separated by commas" in str(result.exception)
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "1,1"])
     assert "must differ from each other" in str(result.exception)
 
 
-def test_arms_may_be_any_config_of_the_item() -> None:
+def test_variants_may_be_any_config_of_the_item() -> None:
     item = trained("s2l")
-    order = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal", "flow-blocks-horizon"])
-    found = item.configs("small", order)
+    request = Request("small", Path("unused"), [0], 1, QUIET, ["sinusoidal", "flow-blocks-horizon"])
+    found = item.configs("small", request)
     assert list(found) == ["sinusoidal", "flow-blocks-horizon"]
     assert found["sinusoidal"].data.max_source_tokens == 47
-    shorter = Order("small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"])
+    shorter = Request(
+        "small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"]
+    )
     for name in ("s2l", "efficiency"):
         assert trained(name).configs("small", shorter)["sinusoidal"].training.updates == 7
     for name in ("nmt", "s2l", "rnn", "heatmaps", "efficiency"):  # an hour on two cores
-        asked = Order("small", Path("unused"), [0], 1, QUIET)
+        asked = Request("small", Path("unused"), [0], 1, QUIET)
         assert all(
             config.training.updates <= 2000
             for config in trained(name).configs("small", asked).values()
         ), name
     with pytest.raises(FloaterError, match=r"configs/translation/none\.yaml must be a config file"):
-        Sources("translation/{key}.yaml", "").settings(Arm("none", "none"), "small")
+        Sources("translation/{key}.yaml", "").settings(Variant("none", "none"), "small")

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from floater.errors import DataError, RunError
-from floater.experiments.arms import Arm, embedded
-from floater.experiments.scheduler import Job, run_all, side_by_side
+from floater.experiments.scheduler import Job, run_all, run_in_parallel
+from floater.experiments.variants import Variant, embedded
 from floater.runs.folder import RunFolder
 
 QUIET = Console(quiet=True)
@@ -47,28 +47,28 @@ def settings(*keys: str, **training: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_runs_are_made_once_and_warm_starts_after_their_base(tmp_path: Path) -> None:
-    arms = [Arm("flow-qkv", "warm", after="sinusoidal"), Arm("sinusoidal", "base")]
+    variants = [Variant("flow-qkv", "warm", after="sinusoidal"), Variant("sinusoidal", "base")]
     made = settings("sinusoidal", "flow-qkv")
-    runs = run_all(arms, made, [0, 1], tmp_path, workers=1, console=QUIET)
+    runs = run_all(variants, made, [0, 1], tmp_path, workers=1, console=QUIET)
     assert [run.path.name for run in runs["flow-qkv"]] == ["flow-qkv-seed0", "flow-qkv-seed1"]
     assert all(
-        set(run.scores()["test"]["bins"]) == {"0-32", "32-64", "64+"}
+        set(run.scores().sets["test"].bins) == {"0-32", "32-64", "64+"}
         for found in runs.values()
         for run in found
     )
     when = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/scores.json")}
     assert len(when) == 4
-    run_all(arms, made, [0, 1], tmp_path, workers=1, console=QUIET)
+    run_all(variants, made, [0, 1], tmp_path, workers=1, console=QUIET)
     assert when == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/scores.json")}
 
 
 def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    arms = [Arm("sinusoidal", "base")]
-    run_all(arms, settings("sinusoidal"), [0], tmp_path, workers=1, console=QUIET)
+    variants = [Variant("sinusoidal", "base")]
+    run_all(variants, settings("sinusoidal"), [0], tmp_path, workers=1, console=QUIET)
     with pytest.raises(
         RunError, match=r"started with training.lr = 0.005, but the config now says 0.1"
     ):
-        run_all(arms, settings("sinusoidal", lr=0.1), [0], tmp_path, workers=1, console=QUIET)
+        run_all(variants, settings("sinusoidal", lr=0.1), [0], tmp_path, workers=1, console=QUIET)
 
 
 CODE = """
@@ -76,12 +76,12 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from tests.experiments.test_scheduler import settings
-from floater.experiments.arms import Arm
+from floater.experiments.variants import Variant
 from floater.experiments.scheduler import run_all
 if __name__ == "__main__":
     made = settings("sinusoidal", updates=60, save_every=2)
-    arms, out, workers = [Arm("sinusoidal", "base")], Path(sys.argv[1]), int(sys.argv[2])
-    run_all(arms, made, [0], out, workers=workers, console=Console(), apart=True)
+    variants, out, workers = [Variant("sinusoidal", "base")], Path(sys.argv[1]), int(sys.argv[2])
+    run_all(variants, made, [0], out, workers=workers, console=Console(), apart=True)
 """
 
 
@@ -162,14 +162,14 @@ def test_a_job_that_fails_ends_the_others_at_once(
 ) -> None:
     begun = time.perf_counter()
     with pytest.raises(kind, match=message):
-        side_by_side([Waits("[/red] slow", 900), fails, Waits("never begins", 900)], 2, QUIET)
+        run_in_parallel([Waits("[/red] slow", 900), fails, Waits("never begins", 900)], 2, QUIET)
     assert time.perf_counter() - begun < 600, "nobody may wait for what still runs"
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
 def test_jobs_take_turns() -> None:
-    side_by_side(
+    run_in_parallel(
         [Waits(str(number)) for number in range(3)], 2, Console(quiet=True, force_terminal=True)
     )
     assert not multiprocessing.active_children()
@@ -190,11 +190,11 @@ def test_what_is_missing_is_said_before_anything_is_trained(
     }
     made["learned"]["data"] = files
     monkeypatch.setattr(Job, "perform", lambda *_: pytest.fail("nothing may start"))
-    arms = [Arm("sinusoidal", "one"), Arm("learned", "two")]
+    variants = [Variant("sinusoidal", "one"), Variant("learned", "two")]
     with pytest.raises(DataError, match=r"gone\.txt must be a text file, but there is none"):
-        run_all(arms, made, [0], tmp_path / "out", workers=1, console=QUIET)
+        run_all(variants, made, [0], tmp_path / "out", workers=1, console=QUIET)
     made["learned"]["data"] = {**files, "test": there}
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=1000))
     with pytest.raises(RunError, match=r"needs about .*, but its disk has 1 kB left; make room"):
-        run_all(arms, made, [0], tmp_path / "out", workers=1, console=QUIET)
+        run_all(variants, made, [0], tmp_path / "out", workers=1, console=QUIET)
     assert not (tmp_path / "out").exists()

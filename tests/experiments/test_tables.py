@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from floater.experiments.tables import show
+from floater.experiments.result_tables import show
 from floater.runs.results import Mean, Paper, Results, Table
 
 TABLE = Table(

@@ -16,17 +16,18 @@ from rich.console import Console
 
 from command_line import mistake
 from floater.experiments.reproduce import reproduce
-from floater.experiments.tiny_data import VALID, write_world
-from floater.experiments.understanding_tables import PAPER, published, summary
+from floater.experiments.tiny_data import VALID, write_tiny_data
+from floater.experiments.understanding_tables import PUBLISHED, published, summary
+from floater.runs.comparison import Comparison
+from floater.runs.folder import RunFolder
 from floater.runs.results import Paper, Results
-from floater.tasks import task_of
+from floater.tasks import task_from_file
 from floater.tasks.glue.data import read as read_glue
-from floater.tasks.glue.kinds import KINDS
+from floater.tasks.glue.kinds import GLUE_TASKS
 from floater.tasks.race.data import read as read_race
 from floater.tasks.squad.data import read as read_squad
-from floater.tasks.understanding.commands import Understanding
 from floater.tasks.understanding.models import load_tokenizer
-from floater.runs.folder import RunFolder
+from floater.tasks.understanding.task import UnderstandingTask
 
 FEW = (
     "training.updates=6",
@@ -78,7 +79,7 @@ def test_smoke_ends_with_results(
         assert difference == pytest.approx(other - base)  # type: ignore[operator]
         assert " to " in str(interval)
         assert examples == VALID
-        wanted = next(iter(PAPER[str(task)].values())).get(str(measure))
+        wanted = next(iter(PUBLISHED[str(task)].values())).get(str(measure))
         assert theirs == (
             [None, None] if wanted is None else [Paper(paper=value) for value in wanted]
         )
@@ -92,8 +93,8 @@ def test_smoke_ends_with_results(
     }
     assert any("identical to the bit with fresh encoders" in line for line in found.summary)
     assert any("counted as the paper does" in line for line in found.summary)
-    assert (folder / "law" / "attachment" / "floater.safetensors").is_file(), (
-        "the law of motion is trained first"
+    assert (folder / "dynamics" / "attachment" / "floater.safetensors").is_file(), (
+        "the dynamics are trained first"
     )
     made = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/scores.json")}
     assert run(name, tmp_path, keys, workers) == found
@@ -140,8 +141,8 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     said = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True
     ).stdout
-    assert "1 of 2 runs were finished earlier and are kept" in said
-    assert "going on after update" in said
+    assert "1 of 2 runs are already finished" in said
+    assert "resuming after update" in said
     assert base.facts() == before
     assert folder.facts()["updates"] == 60
     assert Results.read(tmp_path / "race-smoke").runs == ["race/base-0", "race/floater-0"]
@@ -150,16 +151,16 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("made") / "world"
-    write_world(place, place.with_name("law"))
+    write_tiny_data(place, place.with_name("dynamics"))
     return place
 
 
 def test_every_config_of_the_world_is_one(world: Path) -> None:
     for path in world.glob("*.yaml"):
-        task = task_of(path)
-        assert isinstance(task, Understanding)
-        if path.stem != "law":
-            assert len(task.kind(task.config).parts()["valid"]) == VALID
+        task = task_from_file(path)
+        assert isinstance(task, UnderstandingTask)
+        if path.stem != "dynamics":
+            assert len(task.splits()["valid"]) == VALID
 
 
 def test_answers_in_the_world_are_right(world: Path) -> None:
@@ -206,29 +207,33 @@ def test_the_papers_sizes_are_counted_without_memory(capsys: pytest.CaptureFixtu
     dim, inner = 768, 3072
     block = 4 * (dim * dim + dim) + 2 * dim * inner + inner + dim + 4 * dim
     base = (50_265 + 514 + 1 + 2) * dim + 12 * block
-    law = 2 * ((dim + 1) * dim + dim)
-    for count in (base, 2 * (dim + 1), law, law + 3 * 12 * dim):
+    dynamics = 2 * ((dim + 1) * dim + dim)
+    for count in (base, 2 * (dim + 1), dynamics, dynamics + 3 * 12 * dim):
         assert f" {count:,} " in said
     assert not Path("unused").exists()
 
 
 def test_the_papers_wins_are_counted() -> None:
-    names = [name for name in PAPER if name not in ("RACE", "SQuAD 1.1", "SQuAD 2.0")]
-    assert len(names) == len(KINDS)
-    nothing = {"arms": {}, "start": {}, "more_is_better": True}
-    assert [line.split(": ")[1] for line in summary(dict.fromkeys(names, nothing))] == [
-        "6 wins, 2 losses, 0 ties; it gives no intervals.",
-        "7 wins, 0 losses, 1 ties; it gives no intervals.",
+    names = [name for name in PUBLISHED if name not in ("RACE", "SQuAD 1.1", "SQuAD 2.0")]
+    assert len(names) == len(GLUE_TASKS)
+    assert [line.split(": ")[1] for line in summary(dict.fromkeys(names, Comparison()))] == [
+        "6 wins, 2 losses, 0 ties; the paper has no intervals.",
+        "7 wins, 0 losses, 1 ties; the paper has no intervals.",
     ]
-    assert all(isinstance(cell, Paper) for row in published(list(PAPER)).rows for cell in row[3:])
+    assert all(
+        isinstance(cell, Paper) for row in published(list(PUBLISHED)).rows for cell in row[3:]
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
-            ["--arms", "rte,nonsense"],
-            "`--arms` must be among cola, sst2, stsb, rte (glue, scale smoke), but has 'nonsense'.",
+            ["--variants", "rte,nonsense"],
+            (
+                "`--variants` must be among cola, sst2, stsb, rte (glue, scale smoke), but has "
+                "'nonsense'."
+            ),
         ),
         (
             ["--set", "trainig.updates=3"],
@@ -262,4 +267,4 @@ def test_mistakes_end_in_one_line(
         monkeypatch, capsys, "reproduce", "glue", "--out", tmp_path, "--workers", 1, *arguments
     )
     assert message in said
-    assert not (tmp_path / "glue-smoke" / "law").exists()
+    assert not (tmp_path / "glue-smoke" / "dynamics").exists()

@@ -169,7 +169,7 @@ def test_a_reproduction_may_name_odd_runs(tmp_path: Path, run: str) -> None:
     ("text", "end"),
     [
         ("1: 2", "keys must be text, but one is 1"),
-        ("a: &a [*a]", "must not stand inside of what it names"),
+        ("a: &a [*a]", "must not contain itself"),
         ("a: 2024-01-01", "page"),
         ("training: 3\npositions: [x]", "page"),
         ('a: "\\ud800"', "must be text that can be written"),

@@ -121,7 +121,7 @@ def test_a_wrong_setting_is_named_before_anything_starts(
         ("- 1", "must hold keys with values, but holds a list"),
         ("", "must hold keys with values, but holds nothing"),
         ("extends: config.yaml", "extends itself"),
-        ("data: ${NOT_A_VARIABLE}", "NOT_A_VARIABLE is named in the config, but is not set"),
+        ("data: ${NOT_A_VARIABLE}", "variable NOT_A_VARIABLE, but it is not set"),
     ],
 )
 def test_a_bad_config_file(
@@ -180,7 +180,7 @@ def test_a_run_folder_is_not_overwritten(
     assert "holds 0 checkpoints, but 5 are to be averaged" in run(
         monkeypatch, capsys, "average", out
     )
-    assert "must read key=value" in run(
+    assert "must have the form key=value" in run(
         monkeypatch, capsys, "train", config, "--out", out, "--set", "x"
     )
 

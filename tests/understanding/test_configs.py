@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from floater.tasks.race.problem import RaceConfig
+from floater.tasks.understanding.commands import Understanding
 
 from floater import recipes
 from floater.errors import ConfigError
 from floater.tasks import task_of
 from floater.tasks.glue.kinds import KINDS
-from floater.tasks.race.problem import RaceConfig
-from floater.tasks.understanding.commands import Understanding
 from floater.tasks.understanding.config import TrainingConfig
 
 ROOT = Path(__file__).parents[2]

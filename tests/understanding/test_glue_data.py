@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from floater.tasks.glue.problem import DataConfig
 
 from floater.errors import ConfigError, DataError
 from floater.tasks import tsv
 from floater.tasks.glue import data
 from floater.tasks.glue.kinds import KINDS, Name
-from floater.tasks.glue.problem import DataConfig
 from floater.tasks.understanding.batches import LengthBatches
 
 from .worlds import write_lines

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from floater.tasks.glue.problem import Glue, GlueConfig
+from floater.tasks.masked_lm.commands import MaskedLanguage
+from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
 from rich.console import Console
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
@@ -19,13 +22,10 @@ import floater
 from attachments.attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
 from command_line import said as told
 from floater.errors import ConfigError, DataError, RunError
-from floater.tasks.glue.problem import Glue, GlueConfig
-from floater.tasks.masked_lm.commands import MaskedLanguage
-from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
+from floater.runs.folder import RunFolder
 from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
 from floater.tasks.understanding import run
 from floater.tasks.understanding.models import attachment_folder, choose, lacks_head, load_trained
-from floater.runs.folder import RunFolder
 
 from .worlds import WORDS, glue, masked, text, tokenizer, write_model
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from floater.tasks.race.problem import RaceConfig, RaceProblem
+from floater.tasks.squad.problem import SquadConfig, SquadProblem
 from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering
 
-from floater.tasks.race.problem import RaceConfig, RaceProblem
-from floater.tasks.squad.problem import SquadConfig, SquadProblem
 from floater.tasks.understanding import run
 from floater.tasks.understanding.models import load
 

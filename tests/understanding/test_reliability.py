@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import yaml
+from floater.tasks.glue.problem import Glue, GlueConfig
+from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
 
 from command_line import mistake, said
 from floater.errors import RunError
-from floater.tasks.glue.problem import Glue, GlueConfig
-from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
+from floater.runs.folder import RunFolder
+from floater.runs.locks import LOCK
 from floater.tasks.understanding import run
 from floater.tasks.understanding.evaluation import table_of
-from floater.runs.locks import LOCK
-from floater.runs.folder import RunFolder
 from floater.training.trainer import checkpoints
 
 from .worlds import glue, masked

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from floater.tasks.glue.problem import Glue, GlueConfig
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from command_line import mistake
 from command_line import said as told
 from floater.errors import ConfigError, DataError, RunError
-from floater.tasks.glue.problem import Glue, GlueConfig
+from floater.runs.folder import RunFolder
 from floater.tasks.understanding import compare, run
 from floater.tasks.understanding.models import load_trained, locate
-from floater.runs.folder import RunFolder
 
 from .worlds import glue, rte, write_lines, write_model
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 import yaml
-from floater.experiments.arms import embedded
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 import floater
-from floater.experiments.tiny_data import write_world
+from floater.experiments.tiny_data import write_tiny_data
+from floater.experiments.variants import embedded
 
 from .processes import Work, command, run
 
@@ -72,8 +72,8 @@ class World:
 
     Args:
         root: an empty folder. `run` is a finished translation run, `half` one that was killed after
-            its second checkpoint, `rte` an understanding run that starts from `law`, and `model` a
-            saved model.
+            its second checkpoint, `rte` an understanding run that starts from `dynamics`, and
+            `model` a saved model.
     """
 
     root: Path
@@ -81,7 +81,7 @@ class World:
 
     def __post_init__(self) -> None:
         (self.root / "config.yaml").write_text(yaml.safe_dump(settings()))
-        write_world(self.root / "world", self.root / "law")
+        write_tiny_data(self.root / "world", self.root / "dynamics")
         (self.root / "input.txt").write_text("four hundred\nseven\n")
         for name, work in self._jobs().items():
             finished = run(work, _LIMIT)
@@ -101,7 +101,9 @@ class World:
         return {
             "run": command(*train, root / "run"),
             "half": command(*train, root / "half", before=_die_after_two_checkpoints),
-            "law": command("train", root / "world" / "law.yaml", "--out", root / "law"),
+            "dynamics": command(
+                "train", root / "world" / "dynamics.yaml", "--out", root / "dynamics"
+            ),
             "rte": command("train", root / "world" / "rte.yaml", "--out", root / "rte", *SHORT),
             "model": self._save_model,
         }

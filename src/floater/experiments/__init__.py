@@ -1,1 +1,1 @@
-"""The paper's tables and figures as recipes."""
+"""The tables and figures of the paper as experiments."""

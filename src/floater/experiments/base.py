@@ -1,4 +1,4 @@
-"""What is reproduced: a table or figure of the paper, its variants, and its results."""
+"""The tables and figures of the paper as items that can be reproduced."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import ArgumentError
+from ..printing import print_text
 from ..runs.results import Results
 from ..tasks.translation.config import TranslationConfig
 from .parameter_counts import translation_sizes
 from .scheduler import Runs, run_all
-from .variants import Scale, Sources, Variant, paper
+from .variants import Scale, Sources, Variant
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a reproduction was asked for.
+    """The options of a reproduction.
 
     Attributes:
         scale: smoke, small or paper.
-        folder: where everything goes.
-        seeds: of the runs.
-        workers: runs at a time.
-        console: where to tell what happens.
-        keys: variants to run, by key; all unless given.
-        overrides: settings to change, as `training.updates=100`.
+        folder: folder for runs and results.
+        seeds: seeds of the runs.
+        workers: number of runs at the same time.
+        console: where to print progress.
+        keys: keys of the variants to run; default: all.
+        overrides: settings to change, such as `training.updates=100`.
     """
 
     scale: Scale
@@ -47,20 +48,18 @@ class Item(ABC):
     name: str
     title: str
     trains: str | None = None
-    """What it trains at the scale paper, for days; None for an item that trains nothing."""
+    """What it trains at the scale paper; None if it trains nothing."""
 
     @abstractmethod
     def reproduce(self, request: Request) -> Results:
-        """Measure what the paper shows."""
+        """Measure what the table or figure of the paper shows."""
 
     def follow(self, request: Request) -> None:
-        """Under accelerate, what processes other than the first do: their share of the runs, if
-        there are any.
-        """
+        """Do the share of a process of rank > 0 under accelerate: take part in the runs."""
         return
 
     def check(self, request: Request) -> Results | None:
-        """What can be found out without training; None for an item that trains nothing."""
+        """Check configs and count parameters without training; None if it trains nothing."""
         return None
 
 
@@ -71,51 +70,47 @@ class TrainingItem(Item):
     variants: tuple[Variant, ...]
     sources: Sources
     apart = False
-    """Whether each run needs a process of its own, as where memory is measured."""
+    """Whether each run needs its own process, because its memory is measured."""
 
     def chosen(self, request: Request) -> list[Variant]:
-        """The variants of an request; the ones they are warm-started from must be among them."""
+        """The variants of a request, including those that others are warm-started from."""
         if not request.keys:
             return [variant for variant in self.variants if self.offered(variant, request.scale)]
-        known = {variant.key: variant for variant in self.variants}
-        found = [known.get(key, Variant(key, key)) for key in request.keys]
-        for variant in found:
+        listed = {variant.key: variant for variant in self.variants}
+        variants = [listed.get(key, Variant(key, key)) for key in request.keys]
+        for variant in variants:
             if variant.after is not None and variant.after not in request.keys:
                 raise ArgumentError(
-                    f"`--variants` must have {variant.after} too, from which {variant.key} is"
-                    " warm-started."
+                    f"`--variants` must include {variant.after} too, because {variant.key} is "
+                    "warm-started from it."
                 )
-            if variant.key not in known and not (
+            if variant.key not in listed and not (
                 self.sources.by_key(request.scale) and self.offered(variant, request.scale)
             ):
                 raise ArgumentError(
-                    f"`--variants` must be among {', '.join(known)}, but has {variant.key!r}."
+                    f"`--variants` must be among {', '.join(listed)}, but has {variant.key!r}."
                 )
-        return found
+        return variants
 
     def offered(self, variant: Variant, scale: Scale) -> bool:
-        """Whether there is a config of this variant at a scale; one that is there and wrong raises
-        when it is read.
-        """
+        """Whether there is a config of this variant at a scale, valid or not."""
         return self.sources.offers(variant, scale)
 
     def left_out(self, request: Request) -> str:
-        """Which of its variants have no config at a scale, in words; nothing where all have one, or
-        some were chosen.
-        """
+        """A line about the variants without a config at this scale; empty if there are none."""
         names = [
             variant.name
             for variant in self.variants
             if not request.keys and not self.offered(variant, request.scale)
         ]
-        return (
-            f"left out, without a config at the scale {request.scale}: {'; '.join(names)}"
-            if names
-            else ""
+        if not names:
+            return ""
+        return f"left out because they have no config at the scale {request.scale}: " + (
+            "; ".join(names)
         )
 
     def configs(self, scale: Scale, request: Request | None = None) -> dict[str, TranslationConfig]:
-        """The settings of the runs it needs, by name, warm starts left out."""
+        """The settings of the runs by variant name, without warm starts."""
         variants = (
             [variant for variant in self.variants if self.offered(variant, scale)]
             if request is None
@@ -130,7 +125,7 @@ class TrainingItem(Item):
     def check(self, request: Request) -> Results:
         table = translation_sizes(
             self.configs(request.scale, request),
-            {variant.name: paper(variant, "parameters") for variant in self.variants},
+            {variant.name: variant.published("parameters") for variant in self.variants},
             f"{self.title}, scale {request.scale}: checked, not trained",
             self.left_out(request),
         )
@@ -140,10 +135,10 @@ class TrainingItem(Item):
         self.runs(request)
 
     def runs(self, request: Request) -> tuple[list[Variant], Runs]:
-        """Make the runs of an request."""
+        """Run all variants of a request."""
         variants = self.chosen(request)
-        if left := self.left_out(request):
-            request.console.print(left, highlight=False, markup=False)
+        if note := self.left_out(request):
+            print_text(request.console, note, wrap=True)
         settings = {
             variant.key: self.sources.settings(variant, request.scale, request.overrides)
             for variant in variants
@@ -159,11 +154,11 @@ class TrainingItem(Item):
         )
 
     def results(self, request: Request, runs: Runs) -> Results:
-        """Results with title and runs filled in, tables and figures still to come."""
+        """Results with title and runs, without tables and figures."""
         names = [
             Path(os.path.relpath(run.path, request.folder)).as_posix()
-            for found in runs.values()
-            for run in found
+            for runs_of_variant in runs.values()
+            for run in runs_of_variant
         ]
         return Results(
             item=self.name,

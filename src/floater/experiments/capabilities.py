@@ -1,4 +1,4 @@
-"""Table 1 of the paper, measured: each cell is the outcome of a check that runs."""
+"""Table 1 of the paper: what each encoding can do, measured."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TABLE_1 = {
     "Learned table": "no, yes, no",
     "FLOATER (flow)": "yes, yes, yes",
 }
-"""Table 1 of the paper, as far as its rows are here."""
+"""The rows of Table 1 of the paper that are measured here."""
 
 
 @dataclass(frozen=True)
 class Capability:
-    """One row: an encoder and what was found out about it."""
+    """One row: an encoder and the outcome of its checks."""
 
     name: str
     inductive: bool
@@ -39,11 +39,11 @@ class Capability:
     parameter_efficient: bool
     parameters: int
     shared_parameters: int
-    """Without the starting points, as the paper counts."""
+    """Without the initial values p(0), as the paper counts."""
 
 
 def candidates(length: int) -> dict[str, EncoderConfig]:
-    """The encoders of the table, each set up to be trained on sequences of `length`."""
+    """The encoders of the table, each configured for training on sequences of `length`."""
     return {
         "Sinusoidal": SinusoidalConfig(),
         "Sinusoidal + block": SinusoidalConfig(block_term=True),
@@ -61,9 +61,9 @@ def capabilities(sites: int = 6, dim: int = 512, length: int = TRAINED_LENGTH) -
     """Run the checks for every encoder.
 
     Args:
-        sites: places that take an encoding; 6 is the encoder of a Transformer-base.
+        sites: number of sites; a Transformer-base encoder has 6.
         dim: size of an encoding.
-        length: the length each encoder is set up for; twice that is asked of it.
+        length: length that each encoder is configured for; the checks use twice that length.
     """
     return [check(name, sites, dim, length) for name in candidates(length)]
 
@@ -74,7 +74,7 @@ def check(name: str, sites: int, dim: int, length: int) -> Capability:
     larger = _build(candidates(2 * length)[name], sites, dim)
     return Capability(
         name=name,
-        inductive=_serves(encoder, 2 * length),
+        inductive=_covers(encoder, 2 * length),
         data_driven=_learns(encoder, length),
         parameter_efficient=larger.num_parameters() == encoder.num_parameters(),
         parameters=encoder.num_parameters(),
@@ -89,8 +89,8 @@ def _build(config: EncoderConfig, sites: int, dim: int) -> Encoder:
 
 
 @torch.no_grad()
-def _serves(encoder: Encoder, length: int) -> bool:
-    """Whether positions 0 … length-1 all get a finite encoding."""
+def _covers(encoder: Encoder, length: int) -> bool:
+    """Whether all positions below `length` have a finite encoding."""
     try:
         return bool(torch.isfinite(encoder.table(length)).all())
     except LengthError:
@@ -98,7 +98,7 @@ def _serves(encoder: Encoder, length: int) -> bool:
 
 
 def _learns(encoder: Encoder, length: int) -> bool:
-    """Whether there are parameters and every one of them receives a gradient that is not zero."""
+    """Whether there are parameters, and all of them receive a gradient that is not zero."""
     parameters = list(encoder.parameters())
     if not parameters:
         return False
@@ -110,25 +110,25 @@ def _learns(encoder: Encoder, length: int) -> bool:
 
 
 class Capabilities(Item):
-    """Each cell is the outcome of a check that runs."""
+    """Table 1, from checks of every encoder."""
 
     name = "capabilities"
     title = "What each encoding can do (Table 1)"
 
     def reproduce(self, request: Request) -> Results:
-        found = table(64 if request.scale == "smoke" else 512)
-        all_three = [str(name) for name, *cells in found.rows if cells[:3] == ["yes"] * 3]
+        checks = capability_table(64 if request.scale == "smoke" else 512)
+        all_three = [str(name) for name, *cells in checks.rows if cells[:3] == ["yes"] * 3]
         return Results(
             item=self.name,
             scale=request.scale,
             title=f"{self.title}, scale {request.scale}",
-            tables=[found],
-            summary=[f"Inductive, learned and small at once: {', '.join(all_three)}."],
+            tables=[checks],
+            summary=[f"Inductive, data-driven and parameter-efficient: {', '.join(all_three)}."],
         )
 
 
-def table(dim: int, length: int = TRAINED_LENGTH) -> Table:
-    """Table 1, from checks."""
+def capability_table(dim: int, length: int = TRAINED_LENGTH) -> Table:
+    """Table 1 for encodings of a given size."""
     mark = {True: "yes", False: "no"}
     rows: list[list[Cell]] = [
         [
@@ -145,18 +145,18 @@ def table(dim: int, length: int = TRAINED_LENGTH) -> Table:
     return Table(
         title="What each encoding can do",
         note=(
-            f"6 sites of {dim} dimensions. Inductive: serves twice {length} positions; learned: "
-            "every weight gets a gradient; small: as many weights for twice the length; of the "
-            "law: without the starting points p(0)."
+            f"6 sites of {dim} dimensions. Inductive: covers twice {length} positions; "
+            "data-driven: every parameter receives a gradient; parameter-efficient: no more "
+            "parameters for twice the length; of the dynamics: without the initial values p(0)."
         ),
         columns=[
             "encoding",
             "inductive",
-            "learned",
-            "small",
-            "weights",
+            "data-driven",
+            "parameter-efficient",
+            "parameters",
             "of the dynamics",
-            "the paper says",
+            "paper",
         ],
         rows=rows,
     )

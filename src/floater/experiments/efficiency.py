@@ -1,28 +1,28 @@
-"""§4.4 of the paper: what each of its tricks saves, beside what an exact and cheap solve costs."""
+"""§4.4 of the paper: what its tricks save, and what one adaptive solve per update costs."""
 
 from __future__ import annotations
 
-from ..runs.results import Cell, Results, Table
+from ..runs.folder import RunFolder
+from ..runs.results import Cell, Mean, Results, Table
 from .base import Request, TrainingItem
 from .result_tables import fact, mean, scored
 from .scheduler import Runs
 from .step_timing import Cost, step_costs
-from .variants import Sources, Variant
+from .variants import RANDOM_FLOW, Sources, Variant
 
 CYCLE = 10
-"""Updates over which the tricks do something once."""
-_FLOW = {"kind": "flow", "zero_init": False, "initial_scale": 0.1}
+"""The tricks act once in this many updates."""
 
 
 def _flow(**changes: object) -> dict[str, object]:
-    return {"positions": {"encoder": {**_FLOW, **changes}, "sites": "blocks"}}
+    return {"positions": {"encoder": {**RANDOM_FLOW, **changes}, "sites": "blocks"}}
 
 
 class Efficiency(TrainingItem):
-    """Time, memory and loss of an update with each trick on and off."""
+    """Time and memory of an update, and the loss, with each trick on and off."""
 
     name = "efficiency"
-    title = "What positions cost in training (§4.4)"
+    title = "Training cost of position encodings (§4.4)"
     apart = True
     sources = Sources(
         "translation/multi30k-flow-blocks.yaml",
@@ -34,8 +34,8 @@ class Efficiency(TrainingItem):
         Variant(
             "sinusoidal", "sinusoidal", settings={"positions": {"encoder": None, "sites": "input"}}
         ),
-        Variant("flow-blocks", "flow: one adaptive solve an update (ours)"),
-        Variant("kept", f"… solution kept for {CYCLE} updates", settings=_flow(keep_for=CYCLE)),
+        Variant("flow-blocks", "flow: one adaptive solve per update (ours)"),
+        Variant("kept", f"… solution reused for {CYCLE} updates", settings=_flow(keep_for=CYCLE)),
         Variant(
             "seldom",
             f"… h updated every {CYCLE} updates",
@@ -43,7 +43,7 @@ class Efficiency(TrainingItem):
         ),
         Variant(
             "tricks",
-            f"… both, h learning {CYCLE} × faster",
+            f"… both, learning rate of h × {CYCLE}",
             settings={
                 **_flow(keep_for=CYCLE),
                 "training": {"update_every": CYCLE, "flow_lr_multiple": float(CYCLE)},
@@ -79,34 +79,13 @@ class Efficiency(TrainingItem):
         costs = step_costs(
             configs, runs[variants[0].key][0], rounds=rounds, steps=CYCLE, console=request.console
         )
-        base = mean(values) if (values := _peaks(runs, "sinusoidal")) else None
-        rows: list[list[Cell]] = []
-        for variant in variants:
-            peaks, cost = _peaks(runs, variant.key), costs[variant.key]
-            rows.append(
-                [
-                    variant.name,
-                    1e3 * cost.seconds,
-                    100 * (cost.ratio - 1),
-                    mean(peaks) if peaks else None,
-                    mean(peaks).mean - base.mean if peaks and base else None,
-                    mean(
-                        [
-                            _last_loss(runs, variant.key, number)
-                            for number in range(len(request.seeds))
-                        ]
-                    ),
-                    scored(runs[variant.key], "bleu"),
-                    fact(runs[variant.key], "training_seconds"),
-                ]
-            )
         table = Table(
             title=self.title,
             note=(
-                f"Updates timed in turn in one process: {rounds} turns of {CYCLE} updates each, "
-                "medians. Memory: the most that a process held which did nothing but this run. "
-                "Loss: mean of the last two that were logged. The paper reports 20 to 30 % more "
-                "time with all its tricks."
+                f"Updates are timed in alternation in one process: medians of {rounds} rounds of "
+                f"{CYCLE} updates each. Memory: peak of a process that ran nothing else. Loss: "
+                "mean of the last two logged values. The paper reports 20 to 30 % more time with "
+                "all its tricks."
             ),
             columns=[
                 "positions",
@@ -118,31 +97,46 @@ class Efficiency(TrainingItem):
                 "BLEU",
                 "training, s",
             ],
-            rows=rows,
+            rows=[_row(variant, runs, costs[variant.key]) for variant in variants],
         )
         return self.results(request, runs).model_copy(
             update={"tables": [table], "summary": _summary(costs)}
         )
 
 
-def _peaks(runs: Runs, key: str) -> list[float]:
-    found = [run.facts().get("peak_memory_mb") for run in runs.get(key, [])]
-    return [value for value in found if value is not None]
+def _row(variant: Variant, runs: Runs, cost: Cost) -> list[Cell]:
+    memory, base = _peak_memory(runs, variant.key), _peak_memory(runs, "sinusoidal")
+    return [
+        variant.name,
+        1e3 * cost.seconds,
+        100 * (cost.ratio - 1),
+        memory,
+        memory.mean - base.mean if memory and base else None,
+        mean(_last_loss(run) for run in runs[variant.key]),
+        scored(runs[variant.key], "bleu"),
+        fact(runs[variant.key], "training_seconds"),
+    ]
 
 
-def _last_loss(runs: Runs, key: str, number: int) -> float:
-    losses = [row["loss"] for row in runs[key][number].metrics() if "loss" in row]
+def _peak_memory(runs: Runs, key: str) -> Mean | None:
+    recorded = [run.facts().get("peak_memory_mb") for run in runs.get(key, [])]
+    peaks = [peak for peak in recorded if peak is not None]
+    return mean(peaks) if peaks else None
+
+
+def _last_loss(run: RunFolder) -> float:
+    losses = [row["loss"] for row in run.metrics() if "loss" in row]
     return float(sum(losses[-2:]) / len(losses[-2:]))
 
 
 def _summary(costs: dict[str, Cost]) -> list[str]:
     names = {
-        "flow-blocks": "one adaptive solve an update",
+        "flow-blocks": "one adaptive solve per update",
         "rk4": "the paper's solver",
         "rk4-tricks": "the paper's solver with its tricks",
     }
     return [
-        f"An update with {name} takes {100 * (costs[key].ratio - 1):+.0f} %."
+        f"Time of an update with {name}: {100 * (costs[key].ratio - 1):+.0f} %."
         for key, name in names.items()
         if key in costs
     ]

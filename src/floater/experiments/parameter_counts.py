@@ -1,6 +1,4 @@
-"""Models built at full size without memory: do all configs resolve, and how many parameters have
-their models?
-"""
+"""Numbers of parameters of models, built at full size on the device meta, without memory."""
 
 from __future__ import annotations
 
@@ -24,36 +22,36 @@ from ..tasks.understanding.models import locate
 from ..tasks.understanding.task import UnderstandingTask
 
 ROBERTA_BASE = "FacebookAI/roberta-base"
-_PUBLISHED: dict[str, Any] = {
-    **{
-        "vocab_size": 50_265,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-    },
-    **{"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    **{"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+_ROBERTA_BASE_SIZES: dict[str, Any] = {
+    "vocab_size": 50_265,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
 }
-"""Sizes of RoBERTa-base, for where the hub is out of reach."""
+"""Used if the hub cannot be reached."""
 
 
 def base_config(name: str) -> Any:
-    """The config of a pretrained model, without a download; None where it is not at hand."""
+    """The config of a pretrained model without a download; None if it is not available locally."""
     try:
         return AutoConfig.from_pretrained(
             locate(name), local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError, ConfigError):
-        return RobertaConfig(**_PUBLISHED) if name == ROBERTA_BASE else None
+        return RobertaConfig(**_ROBERTA_BASE_SIZES) if name == ROBERTA_BASE else None
 
 
 def build_pretrained(
     task: UnderstandingTask[Any, Any], positions: UnderstandingPositions
 ) -> nn.Module | None:
-    """The model of a task on the device meta, with an encoder; None where the config of its base is
-    not at hand.
-    """
+    """Build the model of a task on the device meta; None if its config is not available locally."""
     config = base_config(task.config.model.name)
     if config is None:
         return None
@@ -71,12 +69,12 @@ def pretrained_sizes(
     dynamics: UnderstandingTask[Any, Any],
     title: str,
 ) -> Table:
-    """Parameters of every task's model, in parts.
+    """A table of the parameters of the model of each task.
 
     Args:
         tasks: by name.
         dynamics: the task that trains the dynamics they start from.
-        title: of the table.
+        title: title of the table.
     """
     rows: list[list[Cell]] = []
     for name, task in tasks.items():
@@ -99,10 +97,10 @@ def pretrained_sizes(
     return Table(
         title=title,
         note=(
-            "Built on the device meta: all shapes, no memory; – where the config of the base is"
-            " not at hand. Of the dynamics: without starting points, as the paper counts. The"
-            f" dynamics are trained first by {dynamics.config.task} on"
-            f" {dynamics.config.model.name}."
+            "Built on the device meta, without memory; – if the config of the pretrained model is "
+            "not available locally. Of the dynamics: without the initial values p(0), as the paper "
+            f"counts. The dynamics are trained first, by {dynamics.config.task} on "
+            f"{dynamics.config.model.name}."
         ),
         columns=["task", "size", "base", "head", "for positions", "of the dynamics", "training"],
         rows=rows,
@@ -125,7 +123,7 @@ def _counts(model: nn.Module) -> list[Cell]:
 
 
 def shared_parameters(encoder: Encoder) -> int:
-    """Parameters without the starting points, as the paper counts."""
+    """Number of parameters without the initial values p(0), as the paper counts."""
     if isinstance(encoder, Flow):
         return encoder.dynamics_parameters()
     if isinstance(encoder, Recurrent):
@@ -134,14 +132,14 @@ def shared_parameters(encoder: Encoder) -> int:
 
 
 class _VocabularySize(SimpleNamespace):
-    """A vocabulary that has a size, and no entries yet."""
+    """A vocabulary with a size but without entries."""
 
     def __len__(self) -> int:
         return int(self.size)
 
 
 def build_translator(config: TranslationConfig) -> MarianMTModel:
-    """The model of a config on the device meta: every shape, and no memory."""
+    """Build the model of a config on the device meta, without memory."""
     vocabulary: Any = _VocabularySize(size=config.vocabulary.size, pad=0, start=1, end=2)
     with torch.device("meta"):
         model = build(config.model, vocabulary)
@@ -155,13 +153,13 @@ def translation_sizes(
     title: str,
     note: str,
 ) -> Table:
-    """Parameters of the model of every config.
+    """A table of the parameters of the model of each config.
 
     Args:
         configs: by name.
-        published: the paper's own counts, by name.
-        title: of the table.
-        note: added to its note.
+        published: the counts of the paper, by name.
+        title: title of the table.
+        note: appended to the note of the table.
     """
     rows: list[list[Cell]] = []
     for name, config in configs.items():
@@ -184,12 +182,17 @@ def translation_sizes(
     return Table(
         title=title,
         note=(
-            "Built on the device meta: all shapes, no memory. Of the dynamics: without starting "
-            f"points, as the paper counts.{' ' if note else ''}{note}"
+            "Built on the device meta, without memory. Of the dynamics: without the initial values "
+            f"p(0), as the paper counts.{' ' if note else ''}{note}"
         ),
         columns=[
-            *("variant", "size", "parameters", "for positions", "of the dynamics"),
-            *("paper, of the dynamics", "updates"),
+            "variant",
+            "size",
+            "parameters",
+            "for positions",
+            "of the dynamics",
+            "paper, of the dynamics",
+            "updates",
         ],
         rows=rows,
     )

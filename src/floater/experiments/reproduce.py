@@ -1,4 +1,4 @@
-"""`floater reproduce`: one command for each table and figure of the paper, at three scales."""
+"""`floater reproduce`: the tables and figures of the paper, at three scales."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from ..errors import ArgumentError, RunError
+from ..printing import print_text
 from ..report.figures import line_chart
 from ..report.page import write_report
 from ..runs.results import Results
@@ -23,16 +24,23 @@ from .result_tables import show
 from .rnn import RecurrentTable
 from .s2l import ShortToLong
 from .understanding import GlueTable, RaceTable, SquadTable
-from .variants import SCALES
+from .variants import SCALES, Scale
 
 ITEMS: dict[str, Item] = {
     item.name: item
     for item in (
-        *(Capabilities(), TranslationTable(), GlueTable(), RaceTable(), SquadTable()),
-        *(ShortToLong(), RecurrentTable(), HeatMaps(), Efficiency()),
+        Capabilities(),
+        TranslationTable(),
+        GlueTable(),
+        RaceTable(),
+        SquadTable(),
+        ShortToLong(),
+        RecurrentTable(),
+        HeatMaps(),
+        Efficiency(),
     )
 }
-"""What can be reproduced; a new item is a file and an entry here."""
+"""Everything that can be reproduced. To add an item, write a file and list it here."""
 
 
 def reproduce(
@@ -47,56 +55,40 @@ def reproduce(
     overrides: Sequence[str] = (),
     check_only: bool = False,
 ) -> Results | None:
-    """Run an item at a scale, print its tables, and write `results.json`, figures and a page into
-    `out/ITEM-SCALE`.
+    """Run an item, print its tables, and write results, figures and a report to `out/ITEM-SCALE`.
 
     Args:
-        name: which item.
+        name: name of the item.
         scale: smoke, small or paper.
-        out: folder of all reproductions.
-        seeds: of the runs.
-        workers: runs at a time; one at the scale paper, which takes all GPUs.
-        console: where to tell what happens.
-        keys: variants to run; all unless given.
-        overrides: settings to change, as `training.updates=100`.
-        check_only: resolve all configs and build all models at full size without memory, and train
-            nothing.
+        out: folder for all reproductions.
+        seeds: seeds of the runs.
+        workers: number of runs at the same time; always 1 at the scale paper, where each run uses
+            all GPUs.
+        console: where to print progress and results.
+        keys: keys of the variants to run; default: all.
+        overrides: settings to change, such as `training.updates=100`.
+        check_only: check the configs and count parameters without training.
+
+    Returns:
+        The results; None if nothing was run, or if this process has rank > 0.
     """
     if name not in ITEMS:
         raise ArgumentError(f"The item must be one of {', '.join(ITEMS)}, but is {name!r}.")
-    known = next((one for one in SCALES if one == scale), None)
-    if known is None:
-        raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {scale!r}.")
-    item = ITEMS[name]
-    request = Request(
-        known,
-        out / f"{name}-{scale}",
-        seeds,
-        1 if scale == "paper" else workers,
-        console,
-        keys,
-        overrides,
-    )
+    item, checked_scale = ITEMS[name], _checked_scale(scale)
+    folder = out / f"{name}-{scale}"
+    if checked_scale == "paper":
+        workers = 1
+    request = Request(checked_scale, folder, seeds, workers, console, keys, overrides)
     if check_only:
-        found = item.check(request)
-        if found is None:
-            console.print(
-                f"{item.title}: trains nothing, so there is nothing to check",
-                highlight=False,
-                markup=False,
-            )
-        else:
-            show(found, console)
+        _check(item, request)
         return None
-    if scale == "paper" and item.trains is not None and on_cpu():
+    if checked_scale == "paper" and item.trains is not None and on_cpu():
         raise RunError(
             f"The scale paper trains {item.trains} for days on GPUs, but this machine has none; "
-            f"`floater reproduce {name} --scale paper --check` builds everything without training, "
-            "and --scale small runs here."
+            f"`floater reproduce {name} --scale paper --check` checks everything without "
+            "training, and --scale small runs here."
         )
-    if (
-        os.environ.get("RANK", "0") != "0"
-    ):  # under accelerate the first process tells what all of them trained
+    if os.environ.get("RANK", "0") != "0":  # under accelerate, only rank 0 writes the results
         item.follow(request)
         return None
     threads = torch.get_num_threads()
@@ -104,15 +96,31 @@ def reproduce(
         results = item.reproduce(request)
     finally:
         torch.set_num_threads(threads)
-    results.write(request.folder)
-    show(results, console)
-    for number, figure in enumerate(results.figures):
-        console.print(
-            f"drew {line_chart(figure, request.folder / f'figure-{number + 1}.png')}",
-            highlight=False,
-            markup=False,
-        )
-    write_report([request.folder], request.folder / "report.html")
-    written = f"wrote {request.folder / 'results.json'} and {request.folder / 'report.html'}"
-    console.print(written, highlight=False, markup=False, soft_wrap=True)
+    _write(results, request)
     return results
+
+
+def _checked_scale(name: str) -> Scale:
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {name!r}.")
+
+
+def _check(item: Item, request: Request) -> None:
+    results = item.check(request)
+    if results is None:
+        print_text(request.console, f"{item.title}: nothing is trained, so nothing to check")
+    else:
+        show(results, request.console)
+
+
+def _write(results: Results, request: Request) -> None:
+    """Write and print results."""
+    folder, console = request.folder, request.console
+    results.write(folder)
+    show(results, console)
+    for number, figure in enumerate(results.figures, 1):
+        print_text(console, f"wrote {line_chart(figure, folder / f'figure-{number}.png')}")
+    write_report([folder], folder / "report.html")
+    print_text(console, f"wrote {folder / 'results.json'} and {folder / 'report.html'}")

@@ -1,4 +1,4 @@
-"""From runs to cells, tables and figures of results, and from those to the terminal."""
+"""Cells, tables and figures from runs, and tables on the terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
+from ..printing import print_text
 from ..runs.folder import RunFolder
 from ..runs.results import Figure, Mean, Paper, Results, Series, Table
 from ..runs.scores import Score
@@ -21,16 +22,16 @@ from .variants import Variant
 
 def mean(values: Iterable[float]) -> Mean:
     """Mean and standard deviation over seeds."""
-    found = list(values)
+    numbers = list(values)
     return Mean(
-        mean=statistics.fmean(found),
-        deviation=statistics.stdev(found) if len(found) > 1 else None,
-        seeds=len(found),
+        mean=statistics.fmean(numbers),
+        deviation=statistics.stdev(numbers) if len(numbers) > 1 else None,
+        seeds=len(numbers),
     )
 
 
 def score(run: RunFolder, measure: str, label: str | None = None) -> float | None:
-    """The score of a run on its test set, or in one bin of it; None for an empty bin."""
+    """The score of a run on its test set, or in one bin of it; None if the bin is empty."""
     value = _score(run, measure, label)
     return None if value is None else value.score
 
@@ -42,37 +43,45 @@ def _score(run: RunFolder, measure: str, label: str | None) -> Score | None:
 
 
 def test_data(runs: Runs) -> str:
-    """Where the test set comes from."""
+    """The source of the test set."""
     return str(next(iter(runs.values()))[0].scores().sets["test"].data["from"])
 
 
 def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> Mean | None:
-    """A score over seeds."""
-    found = [value for run in runs if (value := score(run, metric, label)) is not None]
-    return mean(found) if found else None
+    """Mean of a score over seeds; None if the bin is empty."""
+    values = [value for run in runs if (value := score(run, metric, label)) is not None]
+    return mean(values) if values else None
 
 
-def bins(runs: Runs) -> dict[str, int]:
-    """The bins of source length, and how many sentences each holds."""
+def length_bins(runs: Runs) -> dict[str, int]:
+    """The bins of source length, with their numbers of sentences."""
     first = next(iter(runs.values()))[0]
     return {label: bin.examples for label, bin in first.scores().sets["test"].bins.items()}
 
 
 def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
-    """A fact of the runs: itself where all agree, else its mean."""
-    found: list[Any] = [run.facts().get(name) for run in runs]
-    if any(value is None for value in found):
+    """A recorded fact of runs: the value if all agree, otherwise the mean; None if one lacks it."""
+    values: list[Any] = [run.facts().get(name) for run in runs]
+    if any(value is None for value in values):
         return None
-    return found[0] if len(set(found)) == 1 else mean(found)
+    return values[0] if len(set(values)) == 1 else mean(values)
 
 
 def by_length(
     variants: Sequence[Variant], runs: Runs, metric: str, title: str, label: str
 ) -> Figure:
-    """A figure: a score in each bin of source length, a line a variant; over one seed with the
-    interval of its sentences.
+    """A figure of a score by source length, with one line per variant.
+
+    The bands are the deviation over seeds; with one seed, the confidence interval over sentences.
+
+    Args:
+        variants: the variants.
+        runs: their runs.
+        metric: name of the score.
+        title: of the figure.
+        label: of the y axis.
     """
-    names = list(bins(runs))
+    names = list(length_bins(runs))
     series = []
     for variant in variants:
         cells = [scored(runs[variant.key], metric, name) for name in names]
@@ -110,8 +119,8 @@ def _spread(
 
 
 def against(base: RunFolder, other: RunFolder) -> str:
-    """A paired bootstrap of two runs, in a few words; kept in the scores of the other run."""
-    from ..tasks.translation.evaluation import compare  # noqa: PLC0415  (torch is slow to import)
+    """A paired bootstrap test of two runs as text; it is stored in the scores of `other`."""
+    from ..tasks.translation.evaluation import compare  # noqa: PLC0415  (imports torch)
 
     recorded = other.scores().paired
     paired = next((test for test in recorded if test.against == base.path.name), None)
@@ -125,11 +134,11 @@ def against(base: RunFolder, other: RunFolder) -> str:
 
 
 def show(results: Results, console: Console) -> None:
-    """Print summary and tables."""
+    """Print tables and summary."""
     for table in results.tables:
         _show_table(table, console)
     for line in results.summary:
-        console.print(line, highlight=False, markup=False)
+        print_text(console, line, wrap=True)
 
 
 def _show_table(table: Table, console: Console) -> None:
@@ -153,12 +162,12 @@ def _show_table(table: Table, console: Console) -> None:
             overflow="fold",
         )
     for row in rows:
-        printed.add_row(*map(Text, row))  # a name is no markup
+        printed.add_row(*map(Text, row))  # Text: names may look like markup
     console.print(printed, highlight=False, markup=False)
 
 
 def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Characters a table needs if words and numbers stay whole; its first column stays as it is."""
+    """The width that a table needs without broken words, and with an unbroken first column."""
     first, *others = zip(columns, *rows, strict=True)
     needed = [
         max(map(len, first)),
@@ -168,30 +177,24 @@ def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _show_rows(table: Table, rows: Sequence[Sequence[str]], console: Console) -> None:
-    """A table that is wider than the terminal, as a paragraph a row: numbers broken in two are no
-    numbers.
-    """
+    """Print a table that is too wide for the terminal as one paragraph per row."""
     lines = [table.title]
     for name, *cells in rows:
-        told = " · ".join(
+        paragraph = " · ".join(
             f"{heading} {cell}"
             for heading, cell in zip(table.columns[1:], cells, strict=True)
             if cell != cell_text(None)
         )
-        lines += [
-            f"  {name}",
-            *(
-                f"    {line}"
-                for line in textwrap.wrap(told, max(console.width - 4, 20), break_on_hyphens=False)
-            ),
-        ]
-    console.print(
-        "\n".join([*lines, *([table.note] if table.note else [])]), highlight=False, markup=False
-    )
+        width = max(console.width - 4, 20)
+        lines.append(f"  {name}")
+        lines += [f"    {line}" for line in textwrap.wrap(paragraph, width, break_on_hyphens=False)]
+    if table.note:
+        lines.append(table.note)
+    print_text(console, "\n".join(lines), wrap=True)
 
 
 def cell_text(cell: object) -> str:
-    """A cell as the terminal shows it; the paper's own numbers stand in brackets."""
+    """A cell as text; numbers of the paper are in brackets."""
     if cell is None:
         return "–"
     if isinstance(cell, Mean):
@@ -210,24 +213,34 @@ def _number(value: float) -> str:
 def verdict(
     variants: Sequence[Variant], runs: Runs, metric: str, name: str, label: str | None = None
 ) -> str | None:
-    """Who leads, and whether by more than the spread: that of the seeds, or for one seed the
-    interval over sentences.
+    """A clause about the best variant, and whether its lead exceeds the spread.
+
+    The spread is the deviation over seeds; with one seed, the confidence interval over sentences.
+
+    Args:
+        variants: the variants.
+        runs: their runs.
+        metric: key of the score.
+        name: name of the score for the text.
+        label: bin of source length; default: the whole test set.
+
+    Returns:
+        The clause; None if there are no scores.
     """
-    found = [
+    ranking = [
         (cell.mean, _spread(runs[variant.key], cell, metric, label) or 0.0, variant.name)
         for variant in variants
         if (cell := scored(runs[variant.key], metric, label)) is not None
     ]
-    if not found:
+    if not ranking:
         return None
-    first, *rest = sorted(found, reverse=True)
+    (best, best_spread, best_name), *rest = sorted(ranking, reverse=True)
     if not rest:
-        return f"{first[2]} has {name} {first[0]:.1f}"
-    second = rest[0]
-    if first[0] == second[0]:
-        return f"no variant leads; the highest {name} is {first[0]:.1f}"
-    close = " (no more than their spread)" if first[0] - second[0] <= first[1] + second[1] else ""
+        return f"{best_name} has {name} {best:.1f}"
+    second, second_spread, second_name = rest[0]
+    if best == second:
+        return f"no variant leads; the highest {name} is {best:.1f}"
+    close = " (within their spread)" if best - second <= best_spread + second_spread else ""
     return (
-        f"{first[2]} leads with {name} {first[0]:.1f}, before {second[2]} with "
-        f"{second[0]:.1f}{close}"
+        f"{best_name} leads with {name} {best:.1f}, ahead of {second_name} with {second:.1f}{close}"
     )

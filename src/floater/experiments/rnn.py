@@ -1,4 +1,4 @@
-"""Table 6 of the paper: a recurrent network in place of the ODE."""
+"""Table 6 of the paper: a recurrent network instead of the ODE."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..tasks.translation.model import MarianMTModel
 from .base import Request, TrainingItem
 from .parameter_counts import shared_parameters
 from .result_tables import fact, scored, test_data, verdict
-from .variants import HOUR, Sources, Variant, paper
+from .variants import HOUR, Sources, Variant
 
 BLEU, PARAMETERS = "BLEU", "parameters"
 
 
 class RecurrentTable(TrainingItem):
-    """BLEU and parameters of the dynamics."""
+    """BLEU and number of parameters of each encoder."""
 
     name = "rnn"
-    title = "A recurrent network in place of the ODE (Table 6)"
+    title = "A recurrent network instead of the ODE (Table 6)"
     sources = Sources(
         "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
     )
@@ -48,17 +48,16 @@ class RecurrentTable(TrainingItem):
         table = Table(
             title=self.title,
             note=(
-                f"{test_data(runs)}. Parameters of "
-                "the law are counted as the paper does, without the starting points. The paper's "
-                "numbers are of WMT14 en-de at 512 dimensions; its 1,050.0K fits two layers, not "
-                "the one its row names."
+                f"{test_data(runs)}. Parameters of the dynamics are counted as in the paper, "
+                "without the initial values p(0). The paper's numbers are for WMT14 en-de with 512 "
+                "dimensions; its 1,050.0K matches two layers, not the one layer of its row."
             ),
             columns=[
                 "encoder",
                 "BLEU",
                 "chrF",
                 "of the dynamics",
-                "all position parameters",
+                "position parameters",
                 "training, s",
                 "paper, BLEU",
                 "paper, of the dynamics",
@@ -71,8 +70,8 @@ class RecurrentTable(TrainingItem):
                     dynamics_parameters(runs[variant.key][0]),
                     fact(runs[variant.key], "position_parameters"),
                     fact(runs[variant.key], "training_seconds"),
-                    paper(variant, BLEU),
-                    paper(variant, PARAMETERS),
+                    variant.published(BLEU),
+                    variant.published(PARAMETERS),
                 ]
                 for variant in variants
             ],
@@ -82,7 +81,7 @@ class RecurrentTable(TrainingItem):
 
 
 def dynamics_parameters(run: RunFolder) -> int:
-    """Parameters of the encoder of a run without its starting points."""
+    """Parameters of the encoder of a run without the initial values p(0)."""
     attached = attachment(from_pretrained(MarianMTModel, run.model))
     assert attached is not None
     assert isinstance(attached.encoder, Encoder)

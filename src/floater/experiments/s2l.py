@@ -1,14 +1,14 @@
-"""Figure 3 of the paper, short to long: trained on short sentences, tested in bins of length far
-beyond.
-"""
+"""Figure 3 of the paper, short to long: trained on short sentences, tested on much longer ones."""
 
 from __future__ import annotations
 
-from ..runs.results import Cell, Results, Table
+from ..runs.results import Cell, Mean, Results, Table
 from .base import Request, TrainingItem
-from .result_tables import bins, by_length, fact, scored, test_data, verdict
+from .result_tables import by_length, fact, length_bins, scored, test_data, verdict
 from .scheduler import Runs
 from .variants import HOUR, Sources, Variant
+
+_LABELED_METRICS = (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "Exact match, %"))
 
 
 class ShortToLong(TrainingItem):
@@ -30,15 +30,15 @@ class ShortToLong(TrainingItem):
 
     def reproduce(self, request: Request) -> Results:
         variants, runs = self.runs(request)
-        note = f"{test_data(runs)}; the paper shows this as a figure without numbers."
+        note = f"{test_data(runs)}; the paper has a figure without numbers."
         tables = [
             length_table(variants, runs, metric, f"{label} by source length, tokens", note)
-            for metric, label in _METRICS
+            for metric, label in _LABELED_METRICS
         ]
         tables.append(twice_table(variants, runs))
         figures = [
             by_length(variants, runs, metric, f"{label} by source length", label)
-            for metric, label in _METRICS
+            for metric, label in _LABELED_METRICS
         ]
         return self.results(request, runs).model_copy(
             update={
@@ -49,17 +49,14 @@ class ShortToLong(TrainingItem):
         )
 
 
-_METRICS = (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "Exact match, %"))
-
-
 def length_table(variants: list[Variant], runs: Runs, metric: str, title: str, note: str) -> Table:
-    """A score in each bin of source length, with parameters and time."""
-    found = bins(runs)
-    headings = [f"{label} (n={count})" for label, count in found.items()]
+    """A score in each bin of source length, with parameters and training time."""
+    counts = length_bins(runs)
+    headings = [f"{label} (n={count})" for label, count in counts.items()]
     rows: list[list[Cell]] = [
         [
             variant.name,
-            *(scored(runs[variant.key], metric, label) for label in found),
+            *(scored(runs[variant.key], metric, label) for label in counts),
             fact(runs[variant.key], "position_parameters"),
             fact(runs[variant.key], "training_seconds"),
         ]
@@ -74,21 +71,20 @@ def length_table(variants: list[Variant], runs: Runs, metric: str, title: str, n
 
 
 def twice_table(variants: list[Variant], runs: Runs) -> Table:
-    """What is left of the quality at twice the trained length."""
-    labels = list(bins(runs))
+    """BLEU and exact match at the trained length and at twice that length."""
+    labels = list(length_bins(runs))
     edges = [int(label.split("-")[0].removesuffix("+")) for label in labels]
     trained = edges[1]
     twice = max(number for number, edge in enumerate(edges) if edge <= 2 * trained)
     rows: list[list[Cell]] = []
     for variant in variants:
         near, far = (scored(runs[variant.key], "bleu", labels[number]) for number in (0, twice))
-        kept = None if near is None or far is None or not near.mean else 100 * far.mean / near.mean
         rows.append(
             [
                 variant.name,
                 near,
                 far,
-                kept,
+                _percent(far, near),
                 scored(runs[variant.key], "exact", labels[0]),
                 scored(runs[variant.key], "exact", labels[twice]),
             ]
@@ -103,7 +99,7 @@ def twice_table(variants: list[Variant], runs: Runs) -> Table:
             "encoder",
             "BLEU, trained",
             "BLEU, twice",
-            "kept, %",
+            "retained, %",
             "exact, trained, %",
             "exact, twice, %",
         ],
@@ -111,14 +107,16 @@ def twice_table(variants: list[Variant], runs: Runs) -> Table:
     )
 
 
+def _percent(value: Mean | None, base: Mean | None) -> float | None:
+    if value is None or base is None or not base.mean:
+        return None
+    return 100 * value.mean / base.mean
+
+
 def leaders(variants: list[Variant], runs: Runs, metric: str, name: str) -> list[str]:
-    """Who leads in each bin."""
-    found = (
-        (label, count, verdict(variants, runs, metric, name, label))
-        for label, count in bins(runs).items()
-    )
+    """A sentence about the best variant in each bin of source length."""
     return [
-        f"{label} tokens ({count} sentences): {words}."
-        for label, count, words in found
-        if words is not None
+        f"{label} tokens ({count} sentences): {text}."
+        for label, count in length_bins(runs).items()
+        if (text := verdict(variants, runs, metric, name, label)) is not None
     ]

@@ -1,5 +1,6 @@
-"""Runs of an experiment: variants × seeds, several at a time; finished ones are kept, stopped ones
-go on.
+"""The runs of an experiment (variants × seeds), several at the same time in worker processes.
+
+Interrupted runs are resumed, and finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -22,51 +23,53 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..errors import RunError
+from ..printing import print_text
 from ..room import check_folder
 from ..runs.folder import RunFolder
 from ..tasks import task_from
+from ..training.process import main_console
 from ..training.resume import check_start
 from ..training.task import Task
 from .variants import Variant
 
 Runs = dict[str, list[RunFolder]]
-"""The runs of each variant, by key, one a seed."""
-_LOOK = 0.5  # seconds between two looks at the runs
-_PATIENCE = 0.7  # seconds that a process has to end once it was told to
+"""The runs of each variant, by key, one per seed."""
+_POLL_SECONDS = 0.5  # between two updates of the progress bars
+_EXIT_SECONDS = 0.7  # that a worker has to end after it was terminated
 
 
 class Work(Protocol):
-    """What a process of its own can do while others do the same."""
+    """Something that a worker process can do."""
 
     @property
     def label(self) -> str:
-        """What its bar is called."""
+        """Label of its progress bar."""
         ...
 
     @property
     def total(self) -> int:
-        """Where its bar ends."""
+        """Number of steps of its progress bar."""
         ...
 
     def step(self) -> tuple[int, str]:
-        """How far it is, and what to say beside it."""
+        """The current step, and a text for the progress bar."""
         ...
 
     def perform(self, console: Console | None = None) -> None:
-        """Do it, or go on with it; in silence unless there is a console."""
+        """Do it or resume it; prints nothing by default."""
         ...
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to make."""
+    """A run of a task."""
 
     label: str
     task: Task[Any]
     path: Path
 
     def finished(self) -> bool:
-        """Whether this run, with the same settings, is finished."""
+        """Whether this run is finished, with the same settings."""
         return self.task.is_finished(RunFolder(self.path))
 
     @property
@@ -75,7 +78,7 @@ class Job:
         return int(self.task.config.dump()["training"]["updates"])
 
     def step(self) -> tuple[int, str]:
-        """The last update that was logged, and a text beside it."""
+        """The last logged update, and its loss as text."""
         rows = list(RunFolder(self.path).metrics())
         step = max((row.get("step", 0) for row in rows), default=0)
         losses = [row["loss"] for row in rows if "loss" in row]
@@ -84,15 +87,15 @@ class Job:
         return step, f"loss {losses[-1]:.2f}" if losses else "reading and encoding"
 
     def check(self) -> None:
-        """Raise an error for everything that would stop this run and can be known in advance."""
+        """Raise an error for what would stop this run and can be found out quickly."""
         self.task.check(self.path)
         folder = RunFolder(self.path)
         if folder.started():
             check_start(self.task.resolve(), folder, resume=True, console=Console(quiet=True))
 
     def perform(self, console: Console | None = None) -> None:
-        """Make the run, or resume it; its test set is evaluated at the end."""
-        from ..training.run import run  # noqa: PLC0415  (imported by workers only)
+        """Train or resume the run, and evaluate it."""
+        from ..training.run import run  # noqa: PLC0415  (used by workers only)
 
         printer = console or Console(file=StringIO(), markup=False)
         run(self.task, self.path, resume=self.path.exists(), console=printer)
@@ -101,12 +104,12 @@ class Job:
 def job_of(
     variant: Variant, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False
 ) -> Job:
-    """The run of a variant with a seed; the label names the seed if there are `several`."""
-    complete = {**settings, "seed": seed}
+    """The run of a variant with a seed; the label includes the seed if there are `several`."""
+    with_seed = {**settings, "seed": seed}
     if variant.after is not None:
-        complete["init_from"] = folder / f"{variant.after}-seed{seed}"
+        with_seed["init_from"] = folder / f"{variant.after}-seed{seed}"
     label = f"{variant.name}, seed {seed}" if several else variant.name
-    return Job(label, task_from(complete), folder / f"{variant.key}-seed{seed}")
+    return Job(label, task_from(with_seed), folder / f"{variant.key}-seed{seed}")
 
 
 def run_all(
@@ -119,16 +122,16 @@ def run_all(
     console: Console,
     apart: bool = False,
 ) -> Runs:
-    """Make the runs of all variants with all seeds.
+    """Run all variants with all seeds.
 
     Args:
-        variants: what is compared; a variant comes after the one it is warm-started from.
-        settings: of each variant, by key.
-        seeds: of the runs.
-        folder: where the run folders go, as ARM-seedN.
-        workers: runs at a time, each in a process of its own; 1 makes them here.
-        console: where to tell what happens.
-        apart: give each run a process of its own also where they are made one at a time.
+        variants: the variants; those that are warm-started run after the others.
+        settings: settings of each variant, by key.
+        seeds: the seeds.
+        folder: folder for the run folders, which are called VARIANT-seedN.
+        workers: number of runs at the same time, one process per run; 1 uses this process.
+        console: where to print progress.
+        apart: use one process per run also with one worker.
     """
     check_folder(folder)
     several = len(seeds) > 1
@@ -150,70 +153,103 @@ def run_all(
         for first in (True, False)
     ]
     for wave in waves:
-        _wave(wave, workers, apart, console)
+        _run_jobs(wave, workers, apart, console)
     return {
         variant.key: [RunFolder(jobs[variant.key, seed].path) for seed in seeds]
         for variant in variants
     }
 
 
-def _wave(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> None:
-    todo = [job for job in jobs if not job.finished()]
-    kept = len(jobs) - len(todo)
-    if kept:
-        console.print(
-            f"{kept} of {len(jobs)} runs were finished earlier and are kept",
-            highlight=False,
-            markup=False,
-        )
-    if workers == 1 and not (
-        apart and "RANK" not in os.environ
-    ):  # under accelerate all processes make each run together
-        for job in todo:
-            console.print(f"training {job.label} …", highlight=False, markup=False)
-            job.perform(Console(quiet=True) if os.environ.get("RANK", "0") != "0" else console)
-    elif todo:
-        side_by_side(todo, workers, console)
+def _run_jobs(jobs: Sequence[Job], workers: int, apart: bool, console: Console) -> None:
+    unfinished = [job for job in jobs if not job.finished()]
+    if len(unfinished) < len(jobs):
+        print_finished(console, len(jobs) - len(unfinished), len(jobs))
+    distributed = "RANK" in os.environ  # under accelerate, all processes take part in each run
+    if workers == 1 and (distributed or not apart):
+        for job in unfinished:
+            print_text(console, f"training {job.label} …")
+            job.perform(main_console(console))
+    elif unfinished:
+        run_in_parallel(unfinished, workers, console)
 
 
-def side_by_side(jobs: Sequence[Work], workers: int, console: Console) -> None:
-    """Several at a time, each in its own process, with a bar for each.
+def print_finished(console: Console, finished: int, total: int) -> None:
+    """Print how many runs are skipped."""
+    print_text(console, f"{finished} of {total} runs are already finished")
 
-    However this ends (a job that fails, Ctrl-C), no process is left and none is started any more:
-    what a run has written so far is whole, and it goes on from there.
+
+def run_in_parallel(jobs: Sequence[Work], workers: int, console: Console) -> None:
+    """Run several jobs at the same time, one process and one progress bar per job.
+
+    If a job fails, or at Ctrl-C, all worker processes are ended and no others are started. Runs can
+    then be resumed.
+
+    Args:
+        jobs: what to do.
+        workers: number of processes.
+        console: where to show the progress bars.
     """
     waiting = deque(jobs)
     running: list[_Worker] = []
-    with _bars(console) as bars:
-        tasks = {
-            id(job): bars.add_task(job.label, total=job.total, words="waiting") for job in jobs
-        }
+    with _Bars(console, jobs) as bars:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     running.append(_Worker(waiting.popleft()))
-                for worker in [one for one in running if one.ended()]:
+                for worker in [worker for worker in running if worker.ended()]:
                     running.remove(worker)
                     worker.result()
-                    bars.update(tasks[id(worker.job)], completed=worker.job.total, words="done")
-                    if not console.is_terminal:
-                        console.print(
-                            f"trained and tested {worker.job.label}", highlight=False, markup=False
-                        )
-                if console.is_terminal:
-                    for worker in running:
-                        step, words = worker.job.step()
-                        bars.update(tasks[id(worker.job)], completed=step, words=words)
-                wait([sign for worker in running for sign in worker.signs], _LOOK)
+                    bars.finish(worker.job)
+                bars.update([worker.job for worker in running])
+                wait([event for worker in running for event in worker.events], _POLL_SECONDS)
         finally:
             for worker in running:
-                worker.stop()
+                worker.terminate()
             for worker in running:
-                worker.bury()
+                worker.join()
+
+
+class _Bars:
+    """One progress bar per job on a terminal; otherwise one line per finished job."""
+
+    def __init__(self, console: Console, jobs: Sequence[Work]) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bars = {
+            id(job): self._progress.add_task(job.label, total=job.total, text="waiting")
+            for job in jobs
+        }
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, jobs: Sequence[Work]) -> None:
+        """Show how far jobs are."""
+        for job in jobs if self._console.is_terminal else ():
+            step, text = job.step()
+            self._progress.update(self._bars[id(job)], completed=step, text=text)
+
+    def finish(self, job: Work) -> None:
+        """Show that a job is done."""
+        self._progress.update(self._bars[id(job)], completed=job.total, text="done")
+        if not self._console.is_terminal:
+            print_text(self._console, f"finished {job.label}")
 
 
 class _Worker:
-    """A process that does one job and hands over how it ended."""
+    """A process that does one job and sends back the exception that it raised, if any."""
 
     def __init__(self, job: Work) -> None:
         self.job = job
@@ -223,20 +259,20 @@ class _Worker:
         with _without_interrupts():
             self._process.start()
         outbox.close()
-        self.signs: list[Any] = [self._inbox, self._process.sentinel]
+        self.events: list[Any] = [self._inbox, self._process.sentinel]
 
     def ended(self) -> bool:
-        """Whether the job is done, or its process over."""
+        """Whether the job is done or its process has ended."""
         return self._inbox.poll() or not self._process.is_alive()
 
     def result(self) -> None:
-        """Raise what the job raised, or that its process died."""
+        """Raise what the job raised, or an error if its process was killed."""
         try:
             error = self._inbox.recv()
         except (EOFError, OSError):
             self._process.join()
             error = self._died()
-        self.bury()
+        self.join()
         if error is not None:
             raise error
 
@@ -245,28 +281,25 @@ class _Worker:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         why = ", perhaps for lack of memory" if code == -9 else ""
         return RunError(
-            f"The process of {self.job.label} {how}{why}, before it was done; the same command goes"
-            " on with it."
+            f"The process of {self.job.label} {how}{why} before it was done; run the same command "
+            "again to resume it."
         )
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
         """Ask the process to end."""
         self._process.terminate()
 
-    def bury(self) -> None:
-        """Wait until it has ended, by force if need be."""
-        self._process.join(_PATIENCE)
+    def join(self) -> None:
+        """Wait until the process has ended; kill it if it takes too long."""
+        self._process.join(_EXIT_SECONDS)
         if self._process.is_alive():
             self._process.kill()
-            self._process.join(_PATIENCE)
+            self._process.join(_EXIT_SECONDS)
 
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Start processes that never see Ctrl-C, which a terminal sends to all: their parent ends them.
-
-    Ours waits meanwhile.
-    """
+    """Start processes that ignore Ctrl-C, which a terminal sends to all; their parent ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -278,7 +311,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _perform(job: Work, outbox: Connection) -> None:
-    """What a worker does."""
+    """The main function of a worker process."""
     _watch_parent()
     error: BaseException | None = None
     try:
@@ -292,39 +325,22 @@ def _perform(job: Work, outbox: Connection) -> None:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """An exception that another process can raise; one that cannot be pickled becomes its text."""
+    """An exception that another process can raise; its text if it cannot be pickled."""
     try:
-        found = pickle.loads(pickle.dumps(error))
-        return (
-            error
-            if type(found) is type(error) and str(found) == str(error)
-            else RuntimeError(str(error))
-        )
+        copy = pickle.loads(pickle.dumps(error))
+        same = type(copy) is type(error) and str(copy) == str(error)
+        return error if same else RuntimeError(str(error))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
 def _watch_parent() -> None:
-    """End this worker with its parent, however that ends, so that nobody else writes into a run
-    that is resumed.
-    """
+    """End this worker when its parent ends, so that nothing else writes to a resumed run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def wait() -> None:
+    def exit_after_parent() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=exit_after_parent, daemon=True).start()

@@ -1,6 +1,4 @@
-"""What an update costs: several models trained in turn in one process, so that all of them meet the
-same noise.
-"""
+"""The time of an update: several models take turns in one process, so that noise affects all."""
 
 from __future__ import annotations
 
@@ -23,15 +21,19 @@ from ..tasks.translation.batches import Collate, TokenBatches
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.preparing import prepare
 from ..tasks.translation.task import make_model
+from ..tasks.translation.vocabulary import Vocabulary
 from ..training import UpdateEvery, freeze_flow, parameter_groups
 
-_WARM = 2  # updates that are not timed
+_WARM_UP = 2  # updates that are not timed
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Median seconds of an update, and the median of its multiples of the first model's in the same
-    round.
+    """The time of an update.
+
+    Attributes:
+        seconds: median over rounds.
+        ratio: median of the time relative to the first model in the same round.
     """
 
     seconds: float
@@ -49,20 +51,19 @@ def step_costs(
     """Time updates of models that differ in their positions or in how these are trained.
 
     Args:
-        configs: by name; the first is what the others are compared with. All use its data.
-        folder: a run whose vocabulary to use.
-        rounds: how often each model gets a turn; the order is drawn anew in each round.
-        steps: updates a turn; as many as a cycle, where something happens in every k-th update
-            only.
-        console: where to show a bar.
+        configs: by name; the others are compared with the first one, and all use its data.
+        folder: run whose vocabulary is used.
+        rounds: number of turns of each model; the order is random in each round.
+        steps: updates per turn; a multiple of k if something happens in every kth update only.
+        console: where to show a progress bar.
     """
-    prepared = prepare(next(iter(configs.values())), folder)
-    collate = Collate(prepared.vocabulary.pad, prepared.vocabulary.start)
     first = next(iter(configs.values()))
-    drawn = TokenBatches(prepared.train.lengths(), first.training.batch_tokens, first.seed).all()[
-        : rounds * steps + _WARM
+    prepared = prepare(first, folder)
+    collate = Collate(prepared.vocabulary.pad, prepared.vocabulary.start)
+    plan = TokenBatches(prepared.train.lengths(), first.training.batch_tokens, first.seed).all()
+    batches = [
+        collate([prepared.train[i] for i in rows]) for rows in plan[: rounds * steps + _WARM_UP]
     ]
-    batches = [collate([prepared.train[i] for i in rows]) for rows in drawn]
     threads = torch.get_num_threads()
     torch.set_num_threads(first.training.threads or threads)
     try:
@@ -72,60 +73,60 @@ def step_costs(
         times: dict[str, list[float]] = {name: [] for name in configs}
         order = random.Random(0)
         for learner in learners.values():
-            learner.learn(_WARM)
+            learner.learn(_WARM_UP)
         for _ in track(
             range(rounds),
-            "timing updates in turn",
+            "timing updates",
             console=console,
             transient=True,
             disable=not console.is_terminal,
         ):
             for name in order.sample(list(learners), len(learners)):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 learners[name].learn(steps)
-                times[name].append((time.perf_counter() - begun) / steps)
+                times[name].append((time.perf_counter() - started) / steps)
     finally:
         torch.set_num_threads(threads)
     base = next(iter(times.values()))
     return {
         name: Cost(
             statistics.median(values),
-            statistics.median(one / other for one, other in zip(values, base, strict=True)),
+            statistics.median(time / first for time, first in zip(values, base, strict=True)),
         )
         for name, values in times.items()
     }
 
 
 class _Learner:
-    """A model with its optimiser; every one sees the same batches in the same request."""
+    """A model with its optimiser; all of them see the same batches in the same order."""
 
     def __init__(
-        self, config: TranslationConfig, words: Any, batches: list[dict[str, Tensor]]
+        self, config: TranslationConfig, vocabulary: Vocabulary, batches: list[dict[str, Tensor]]
     ) -> None:
         torch.manual_seed(config.seed)
         training = config.training
         self._model = make_model(
-            config.model_copy(update={"init_from": None, "init_scale": None}), words
+            config.model_copy(update={"init_from": None, "init_scale": None}), vocabulary
         ).train()
-        self._model.label_smoothing, self._model.jitter = (
-            training.label_smoothing,
-            config.positions.jitter,
-        )
+        self._model.label_smoothing = training.label_smoothing
+        self._model.jitter = config.positions.jitter
         if training.freeze_flow:
             freeze_flow(self._model)
         groups = parameter_groups(self._model, lr=training.lr, **training.groups())
         self._optimiser = torch.optim.AdamW(
             groups, lr=training.lr, betas=training.betas, eps=training.eps
         )
-        self._rhythm = UpdateEvery(training.update_every) if training.update_every > 1 else None
+        self._update_every = (
+            UpdateEvery(training.update_every) if training.update_every > 1 else None
+        )
         self._batches: Iterator[dict[str, Tensor]] = cycle(batches)
         self._step = 0
 
     def learn(self, steps: int) -> None:
         for batch in (next(self._batches) for _ in range(steps)):
-            if self._rhythm is not None:
+            if self._update_every is not None:
                 state: Any = SimpleNamespace(global_step=self._step)
-                self._rhythm.on_step_begin(None, state, None, model=self._model)  # type: ignore[arg-type]
+                self._update_every.on_step_begin(None, state, None, model=self._model)  # type: ignore[arg-type]
             self._model(**batch, num_items_in_batch=batch["labels"].ne(-100).sum()).loss.backward()
             self._optimiser.step()
             self._optimiser.zero_grad()

@@ -1,6 +1,4 @@
-"""Tables 3, 4 and 5 of the paper: GLUE, RACE and SQuAD, a pretrained model with and without
-FLOATER.
-"""
+"""Tables 3 to 5 of the paper: GLUE, RACE and SQuAD with and without FLOATER."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from rich.console import Console
 from transformers.utils import logging
 
 from ..errors import ArgumentError, RunError
+from ..printing import print_text
 from ..runs.comparison import Comparison
 from ..runs.folder import RunFolder
 from ..runs.results import Results
@@ -24,23 +23,23 @@ from ..tasks.understanding.task import UnderstandingTask
 from ..training.run import run
 from .base import Item, Request
 from .parameter_counts import pretrained_sizes
-from .scheduler import side_by_side
-from .tiny_data import write_world
+from .scheduler import print_finished, run_in_parallel
+from .tiny_data import write_tiny_data
 from .understanding_tables import by_seed, comparison_table, published, summary
-from .variants import Scale, configs
+from .variants import Scale, config_file
 
-WORLD, DYNAMICS = "world", "law"
-"""Folders of the scale smoke: what was made, and the dynamics that was trained on it."""
+TINY_DATA, DYNAMICS = "world", "dynamics"
+"""Folders of the scale smoke: the generated data and model, and the dynamics trained on them."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A config and what it is about.
+    """A config of a benchmark.
 
     Attributes:
-        key: name of its folder, which `--variants` takes.
-        name: of the benchmark.
-        file: the config below `configs/`; at the scale smoke, its name in the made world.
+        key: name of its folder, also for `--variants`.
+        name: name of the benchmark.
+        file: config file in `configs/`; at the scale smoke, in the folder of generated data.
     """
 
     key: str
@@ -50,7 +49,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ComparisonJob:
-    """Both variants of a config with all seeds."""
+    """The runs of a config: all variants with all seeds."""
 
     label: str
     task: UnderstandingTask[Any, Any]
@@ -58,38 +57,37 @@ class ComparisonJob:
 
     @property
     def runs(self) -> list[RunFolder]:
-        """Its runs, whether they are made or not."""
-        folders = run_folders(self.task, self.path)
-        return [
-            folder
-            for folders_of_seed in zip(*folders.values(), strict=True)
-            for folder in folders_of_seed
-        ]
+        """Its runs, seed by seed, whether they exist or not."""
+        by_variant = run_folders(self.task, self.path).values()
+        return [folder for same_seed in zip(*by_variant, strict=True) for folder in same_seed]
 
     @property
     def total(self) -> int:
-        """How many runs it has."""
+        """The number of runs."""
         return len(self.runs)
 
     def step(self) -> tuple[int, str]:
-        """How many runs are finished, and how far the one is that is being made."""
+        """The number of finished runs, and the loss of the current one as text."""
         finished = [run.finished() for run in self.runs]
-        words = "measuring" if all(finished) else "reading and encoding"
-        for row in [] if all(finished) else self.runs[finished.index(False)].metrics():
-            words = f"loss {row['loss']:.2f} at update {row['step']}" if "loss" in row else words
-        return sum(finished), words
+        if all(finished):
+            return len(finished), "evaluating"
+        rows = self.runs[finished.index(False)].metrics()
+        losses = [(row["loss"], row["step"]) for row in rows if "loss" in row]
+        if not losses:
+            return sum(finished), "reading and encoding"
+        return sum(finished), "loss {:.2f} at update {}".format(*losses[-1])
 
     def compare(self, console: Console) -> Comparison:
-        """Make what is not yet made, and compare."""
+        """Run what is not finished, and compare the variants."""
         return compare(self.task, self.path, resume=True, console=console)
 
     def perform(self, console: Console | None = None) -> None:
-        """The same, in silence."""
+        """The same; prints nothing by default."""
         self.compare(console or Console(file=StringIO(), markup=False))
 
 
 class Comparisons(Item):
-    """A table of the paper about pretrained models."""
+    """A table of the paper about a pretrained model with and without FLOATER."""
 
     trains = "RoBERTa-base"
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]]
@@ -97,18 +95,18 @@ class Comparisons(Item):
         "small": "mlm/granite-256.yaml",
         "paper": "mlm/roberta-base.yaml",
     }
-    """Configs that train the dynamics which the others start from."""
+    """Config files that train the dynamics which the benchmarks start from."""
     size: str = "large"
-    """Of the paper's models, the one whose numbers stand beside ours."""
+    """Size of the model of the paper whose numbers are shown for comparison."""
 
     def reproduce(self, request: Request) -> Results:
         jobs = self.jobs(request)
         comparisons = dict(
             zip((job.label for job in jobs), self.compare(request, jobs), strict=True)
         )
-        about = (
-            f"{'; '.join(map(_data, jobs))}. The paper's numbers are of RoBERTa-{self.size}, not "
-            "comparable."
+        note = (
+            f"{'; '.join(map(_data, jobs))}. The numbers of the paper are for RoBERTa-{self.size}, "
+            "not comparable."
         )
         return Results(
             item=self.name,
@@ -116,7 +114,7 @@ class Comparisons(Item):
             title=f"{self.title}, scale {request.scale}",
             summary=summary(comparisons),
             tables=[
-                comparison_table(comparisons, self.title, about, self.size),
+                comparison_table(comparisons, self.title, note, self.size),
                 by_seed(comparisons),
                 published(list(comparisons)),
             ],
@@ -138,24 +136,21 @@ class Comparisons(Item):
         return Results(item=self.name, scale=request.scale, title=self.title, tables=[table])
 
     def chosen(self, request: Request) -> list[Recipe]:
-        """The recipes of an request."""
-        known = {recipe.key: recipe for recipe in self.recipes[request.scale]}
+        """The recipes of a request."""
+        recipes = {recipe.key: recipe for recipe in self.recipes[request.scale]}
         for key in request.keys:
-            if key not in known:
+            if key not in recipes:
                 raise ArgumentError(
-                    f"`--variants` must be among {', '.join(known)} ({self.name}, scale"
-                    f" {request.scale}), but has {key!r}."
+                    f"`--variants` must be among {', '.join(recipes)} ({self.name}, scale "
+                    f"{request.scale}), but has {key!r}."
                 )
-        return [known[key] for key in request.keys or known]
+        return [recipes[key] for key in request.keys or recipes]
 
     def jobs(self, request: Request) -> list[ComparisonJob]:
-        """The comparisons of an request, their settings checked.
-
-        At the scale smoke, their world is made first.
-        """
-        logging.disable_progress_bar()  # bars of loading and saving would break ours
+        """The comparisons of a request with checked settings; generates data at the scale smoke."""
+        logging.disable_progress_bar()  # would break our own progress bars
         if request.scale == "smoke":
-            write_world(request.folder / WORLD, request.folder / DYNAMICS)
+            write_tiny_data(request.folder / TINY_DATA, request.folder / DYNAMICS)
         changes = [*request.overrides, f"compare.seeds={list(request.seeds)}"]
         return [
             ComparisonJob(
@@ -167,53 +162,41 @@ class Comparisons(Item):
         ]
 
     def compare(self, request: Request, jobs: Sequence[ComparisonJob]) -> list[Comparison]:
-        """Train what is not yet trained: the dynamics first, then both variants of each config,
-        several configs at a time.
-        """
-        todo = [job for job in jobs if job.step()[0] < job.total]
-        if kept := sum(job.step()[0] for job in jobs):
-            request.console.print(
-                f"{kept} of {sum(job.total for job in jobs)} runs were finished earlier and are "
-                "kept",
-                highlight=False,
-                markup=False,
-            )
-        for job in todo:
+        """Train the dynamics first, then all variants of each config, and compare them."""
+        unfinished = [job for job in jobs if job.step()[0] < job.total]
+        if finished := sum(job.step()[0] for job in jobs):
+            print_finished(request.console, finished, sum(job.total for job in jobs))
+        for job in unfinished:
             job.task.check_data()
-        self._pretrain(request, todo)
+        self._pretrain(request, unfinished)
         console = request.console
-        if request.workers > 1 and len(todo) > 1:
-            side_by_side(todo, request.workers, request.console)
+        if request.workers > 1 and len(unfinished) > 1:
+            run_in_parallel(unfinished, request.workers, request.console)
             console = Console(file=StringIO(), markup=False)
         return [job.compare(console) for job in jobs]
 
     def _pretrain(self, request: Request, jobs: Sequence[ComparisonJob]) -> None:
-        """Train the dynamics that the configs themselves name, where it is missing; one of
-        `--set` must be there.
-        """
-        own = {
+        """Train the dynamics if they are missing, but not those that `--set` names."""
+        named_in_files = {
             self._task(self._file(request, recipe.file)).config.dynamics
             for recipe in self.chosen(request)
         }
-        for place in {job.task.config.dynamics for job in jobs} & own:
-            if place is None:
+        for folder in {job.task.config.dynamics for job in jobs} & named_in_files:
+            if folder is None:
                 continue
             try:
-                attachment_folder(place)
+                attachment_folder(folder)
             except RunError:
                 config = self._dynamics(request)
-                request.console.print(
-                    f"{place} holds no trained dynamics: they are trained first, by {config}",
-                    highlight=False,
-                    markup=False,
-                )
-                run(self._task(config), place, resume=place.exists(), console=request.console)
+                text = f"{folder} has no trained dynamics: training them first, with {config}"
+                print_text(request.console, text, wrap=True)
+                run(self._task(config), folder, resume=folder.exists(), console=request.console)
 
     def _dynamics(self, request: Request) -> Path:
         return self._file(request, self.dynamics.get(request.scale, DYNAMICS + ".yaml"))
 
     def _file(self, request: Request, name: str) -> Path:
-        return request.folder / WORLD / name if request.scale == "smoke" else configs(name)
+        return request.folder / TINY_DATA / name if request.scale == "smoke" else config_file(name)
 
     def _task(self, path: Path, changes: Sequence[str] = ()) -> UnderstandingTask[Any, Any]:
         task = task_from_file(path, changes)
@@ -222,40 +205,46 @@ class Comparisons(Item):
 
 
 def _data(job: ComparisonJob) -> str:
-    facts = job.runs[0].facts()
-    parts = {
-        name: next(part[key] for key in ("rows", "questions") if key in part)
-        for name, part in facts["data"].items()
+    """The sizes of the splits as text."""
+    sizes = {
+        name: next(split[key] for key in ("rows", "questions") if key in split)
+        for name, split in job.runs[0].facts()["data"].items()
     }
-    return f"{job.label}: {', '.join(f'{name} {count:,}' for name, count in parts.items())}"
+    return f"{job.label}: {', '.join(f'{name} {count:,}' for name, count in sizes.items())}"
 
 
-def _glue(folder: str, keys: Mapping[str, str]) -> list[Recipe]:
-    return [Recipe(key, name, f"{folder}{key}.yaml") for key, name in keys.items()]
+def _glue_recipes(folder: str, keys: Sequence[str]) -> list[Recipe]:
+    return [Recipe(key, _GLUE_NAMES[key], f"{folder}{key}.yaml") for key in keys]
 
 
-_GLUE = {
-    **{"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "qqp": "QQP"},
-    **{"stsb": "STS-B", "mnli": "MNLI", "qnli": "QNLI", "rte": "RTE"},
+_GLUE_NAMES = {
+    "cola": "CoLA",
+    "sst2": "SST-2",
+    "mrpc": "MRPC",
+    "qqp": "QQP",
+    "stsb": "STS-B",
+    "mnli": "MNLI",
+    "qnli": "QNLI",
+    "rte": "RTE",
 }
 
 
 class GlueTable(Comparisons):
-    """Eight tasks of one or two sentences."""
+    """Table 3: eight tasks with one or two sentences."""
 
     name = "glue"
     title = "GLUE with and without FLOATER (Table 3)"
     size = "base"
     dynamics: ClassVar[Mapping[Scale, str]] = {**Comparisons.dynamics, "small": "mlm/granite.yaml"}
     recipes: ClassVar[Mapping[Scale, Sequence[Recipe]]] = {
-        "smoke": _glue("", {key: _GLUE[key] for key in ("cola", "sst2", "stsb", "rte")}),
-        "small": _glue("glue/small/", _GLUE),
-        "paper": _glue("glue/", _GLUE),
+        "smoke": _glue_recipes("", ("cola", "sst2", "stsb", "rte")),
+        "small": _glue_recipes("glue/small/", tuple(_GLUE_NAMES)),
+        "paper": _glue_recipes("glue/", tuple(_GLUE_NAMES)),
     }
 
 
 class RaceTable(Comparisons):
-    """Four options a question."""
+    """Table 4: questions with four options."""
 
     name = "race"
     title = "RACE with and without FLOATER (Table 4)"
@@ -267,7 +256,7 @@ class RaceTable(Comparisons):
 
 
 class SquadTable(Comparisons):
-    """Answers as spans, and questions without one."""
+    """Table 5: questions whose answers are spans of a text, or that have no answer."""
 
     name = "squad"
     title = "SQuAD with and without FLOATER (Table 5)"

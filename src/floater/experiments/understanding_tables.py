@@ -1,6 +1,4 @@
-"""Comparisons of understanding as results: our tables, and Tables 3 to 5 of the paper beside
-them.
-"""
+"""Tables of comparisons of pretrained models, with the numbers of Tables 3 to 5 of the paper."""
 
 from __future__ import annotations
 
@@ -12,26 +10,25 @@ from ..tasks.understanding.comparison_tables import conclusions
 from .result_tables import mean
 
 Published = Mapping[str, Mapping[str, tuple[float, float]]]
-"""The paper's numbers, of RoBERTa and of FLOATER: by size of the model ("base", "large"), then by
-measure.
+"""Numbers of the paper for RoBERTa without and with FLOATER, by size ("base", "large") and measure.
 """
 
 
-def _accuracy(
+def _glue(
     base: tuple[float, float], large: tuple[float, float], measure: str = "accuracy"
 ) -> Published:
     return {"base": {measure: base}, "large": {measure: large}}
 
 
 PUBLISHED: dict[str, Published] = {
-    "CoLA": _accuracy((63.6, 63.4), (68.0, 69.0), "matthews"),
-    "SST-2": _accuracy((94.8, 95.1), (96.4, 96.7)),
-    "MRPC": _accuracy((88.2, 89.0), (90.9, 91.4)),
-    "QQP": _accuracy((91.9, 91.7), (92.2, 92.2)),
-    "STS-B": _accuracy((91.2, 91.5), (92.4, 92.5), "pearson"),
-    "MNLI": _accuracy((87.6, 87.7), (90.2, 90.4)),
-    "QNLI": _accuracy((92.8, 93.1), (94.7, 94.8)),
-    "RTE": _accuracy((78.7, 80.5), (86.6, 87.0)),
+    "CoLA": _glue((63.6, 63.4), (68.0, 69.0), "matthews"),
+    "SST-2": _glue((94.8, 95.1), (96.4, 96.7)),
+    "MRPC": _glue((88.2, 89.0), (90.9, 91.4)),
+    "QQP": _glue((91.9, 91.7), (92.2, 92.2)),
+    "STS-B": _glue((91.2, 91.5), (92.4, 92.5), "pearson"),
+    "MNLI": _glue((87.6, 87.7), (90.2, 90.4)),
+    "QNLI": _glue((92.8, 93.1), (94.7, 94.8)),
+    "RTE": _glue((78.7, 80.5), (86.6, 87.0)),
     "RACE": {"large": {"accuracy": (82.8, 83.3), "middle": (86.5, 87.1), "high": (81.3, 81.7)}},
     "SQuAD 1.1": {"large": {"f1": (94.6, 94.6), "exact": (88.9, 88.9)}},
     "SQuAD 2.0": {"large": {"f1": (89.4, 89.5), "exact": (86.5, 86.6)}},
@@ -46,14 +43,14 @@ def comparison_table(
 
     Args:
         comparisons: by the name of their benchmark.
-        title: of the table.
-        note: on what it was measured, and what the paper's numbers are of.
-        size: of the paper's models whose numbers stand beside ours.
+        title: title of the table.
+        note: about the data, and about the models of the paper.
+        size: size of the models of the paper to show.
     """
     rows: list[list[Cell]] = []
     for name, comparison in comparisons.items():
         for row in comparison.rows:
-            theirs = PUBLISHED[name][size].get(row.measure)
+            paper_scores = PUBLISHED[name][size].get(row.measure)
             rows.append(
                 [
                     name,
@@ -65,35 +62,34 @@ def comparison_table(
                     f"{row.low:+.2f} to {row.high:+.2f}",
                     f"{row.p_value:.3f}",
                     row.examples,
-                    *([None, None] if theirs is None else map(_paper, theirs)),
+                    *([None, None] if paper_scores is None else map(_paper, paper_scores)),
                 ]
             )
     return Table(
         title=title,
         note=(
-            f"{note} Medians over seeds; interval and p by a paired bootstrap over examples, the "
-            "same resamples for all seeds."
+            f"{note} Medians over seeds; interval and p-value from a paired bootstrap over "
+            "examples, with the same resamples for all seeds."
         ),
         columns=[
-            *(
-                "task",
-                "set",
-                "measure",
-                "without",
-                "FLOATER",
-                "difference",
-                "95 % interval",
-                "p",
-                "examples",
-            ),
-            *("paper, without", "paper, FLOATER"),
+            "task",
+            "set",
+            "measure",
+            "without",
+            "FLOATER",
+            "difference",
+            "95 % interval",
+            "p",
+            "examples",
+            "paper, without",
+            "paper, FLOATER",
         ],
         rows=rows,
     )
 
 
 def by_seed(comparisons: Mapping[str, Comparison]) -> Table:
-    """How runs differ by their seeds, on the main measures, and how long they took."""
+    """The main measures and training times over seeds."""
     rows: list[list[Cell]] = []
     for name, comparison in comparisons.items():
         for row in (row for row in comparison.rows if row.measure == comparison.main):
@@ -114,8 +110,8 @@ def by_seed(comparisons: Mapping[str, Comparison]) -> Table:
     return Table(
         title="Runs by seed",
         note=(
-            "Mean ± deviation over seeds; seconds are of training, on a machine that may have done "
-            "other things."
+            "Mean ± standard deviation over seeds; training time in seconds, on a machine that may "
+            "have been busy otherwise."
         ),
         columns=["task", "measure", "seeds", "without", "FLOATER", "without, s", "FLOATER, s"],
         rows=rows,
@@ -123,7 +119,7 @@ def by_seed(comparisons: Mapping[str, Comparison]) -> Table:
 
 
 def published(names: Sequence[str]) -> Table:
-    """What the paper itself has of these benchmarks."""
+    """The numbers of the paper for these benchmarks."""
     rows: list[list[Cell]] = [
         [
             name,
@@ -138,10 +134,10 @@ def published(names: Sequence[str]) -> Table:
         for measure, (without, with_flow) in measures.items()
     ]
     return Table(
-        title="The paper's own numbers",
+        title="Numbers of the paper",
         note=(
-            "Of RoBERTa. The paper does not name GLUE's measures; they are taken to be those of "
-            "RoBERTa's own paper."
+            "For RoBERTa. The paper does not name the measures of GLUE; we assume those of the "
+            "RoBERTa paper."
         ),
         columns=["task", "size", "measure", "without", "FLOATER", "difference"],
         rows=rows,
@@ -149,7 +145,7 @@ def published(names: Sequence[str]) -> Table:
 
 
 def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
-    """Wins and losses, ours and the paper's, and what was seen before training."""
+    """Wins and losses of our runs and of the paper, and the check before training."""
     ours = conclusions(
         [comparison.model_copy(update={"name": name}) for name, comparison in comparisons.items()]
     )
@@ -158,25 +154,23 @@ def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
         *(
             line
             for size in ("base", "large")
-            if (line := _counted(list(comparisons), size)) is not None
+            if (line := _paper_wins(list(comparisons), size)) is not None
         ),
     ]
 
 
-def _counted(names: Sequence[str], size: str) -> str | None:
-    """The paper's wins on the measures that count: the first of each benchmark."""
+def _paper_wins(names: Sequence[str], size: str) -> str | None:
+    """Wins of the paper on the first measure of each benchmark; None if it has no such model."""
     pairs = [
         next(iter(PUBLISHED[name][size].values())) for name in names if size in PUBLISHED[name]
     ]
     if not pairs:
         return None
-    wins, losses = (
-        sum(after > before for before, after in pairs),
-        sum(after < before for before, after in pairs),
-    )
+    wins = sum(with_flow > without for without, with_flow in pairs)
+    losses = sum(with_flow < without for without, with_flow in pairs)
     ties = len(pairs) - wins - losses
     return (
-        f"The paper's {size} model, on these: {wins} wins, {losses} losses, {ties} ties; it gives "
+        f"The {size} model of the paper: {wins} wins, {losses} losses, {ties} ties; the paper has "
         "no intervals."
     )
 

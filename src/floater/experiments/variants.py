@@ -1,4 +1,4 @@
-"""What is compared: the variants of an experiment, and their settings at each scale."""
+"""The variants that an experiment compares, and their settings at each scale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError
-from ..recipes import changed, merge, read
+from ..recipes import merge, read, with_overrides
 from ..runs.results import Paper
 from ..tasks import task_from
 
@@ -21,11 +21,11 @@ class Variant:
     """One row of a comparison.
 
     Attributes:
-        key: name of its folder, and the end of the names of its config files.
-        name: what tables call it.
-        after: key of the variant whose run it is warm-started from.
-        paper: the paper's own numbers, by column.
-        settings: what differs from the config of its key.
+        key: name of its run folders and of its config files.
+        name: its name in tables.
+        after: key of the variant whose runs it is warm-started from.
+        paper: the numbers of the paper, by column.
+        settings: settings that differ from the config of its key.
     """
 
     key: str
@@ -34,13 +34,13 @@ class Variant:
     paper: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def published(self, column: str) -> Paper | None:
+        """The number of the paper in a column; None if it has none."""
+        return Paper(paper=self.paper[column]) if column in self.paper else None
 
-def paper(variant: Variant, column: str) -> Paper | None:
-    """The paper's number of a variant, if it has one."""
-    return Paper(paper=variant.paper[column]) if column in variant.paper else None
 
-
-_FLOW = {"kind": "flow", "zero_init": False, "initial_scale": 0.1}
+RANDOM_FLOW = {"kind": "flow", "zero_init": False, "initial_scale": 0.1}
+"""A flow whose encodings are not zero at the start of training."""
 EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "sinusoidal-blocks": {"encoder": {"kind": "sinusoidal", "block_term": True}, "sites": "blocks"},
@@ -62,17 +62,20 @@ EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
         "sites": "blocks",
     },
     "rotary": {"encoder": {"kind": "rotary"}, "sites": "qkv"},
-    "flow": {"encoder": _FLOW, "sites": "input"},
-    "flow-blocks": {"encoder": _FLOW, "sites": "blocks"},
+    "flow": {"encoder": RANDOM_FLOW, "sites": "input"},
+    "flow-blocks": {"encoder": RANDOM_FLOW, "sites": "blocks"},
     "flow-qkv": {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
-    "flow-qkv-scratch": {"encoder": _FLOW, "sites": "qkv"},
+    "flow-qkv-scratch": {"encoder": RANDOM_FLOW, "sites": "qkv"},
 }
-"""Positions of the variants on embedded data; at the other scales the config files have them."""
+"""`positions` of each variant at the scale smoke; at the other scales config files define them."""
 
 
 def embedded(key: str, **changes: Any) -> dict[str, Any]:
-    """Settings of a variant on the embedded corpus, of a size that learns within seconds;
-    `changes` are merged in.
+    """The settings of a small model on the embedded corpus, which trains within seconds.
+
+    Args:
+        key: of the variant, in `EMBEDDED_POSITIONS`.
+        changes: settings to merge in.
     """
     base: dict[str, Any] = {
         "task": "translation",
@@ -115,27 +118,25 @@ def embedded(key: str, **changes: Any) -> dict[str, Any]:
     return merge(base, changes)
 
 
-def _config(name: str) -> Path | None:
-    places = [Path("configs"), Path(__file__).parents[3] / "configs"]
-    return next((place / name for place in places if (place / name).is_file()), None)
+def _find_config(name: str) -> Path | None:
+    folders = [Path("configs"), Path(__file__).parents[3] / "configs"]
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def configs(name: str) -> Path:
-    """A file below `configs/`, of the present folder or of the clone that this package is used
-    from.
-    """
-    found = _config(name)
-    if found is not None:
-        return found
-    raise ConfigError(
-        f"configs/{name} must be a config file, but there is none; run this in a clone of the "
-        "project."
-    )
+def config_file(name: str) -> Path:
+    """A file in `configs/` of the current folder, or of the clone that contains this package."""
+    path = _find_config(name)
+    if path is None:
+        raise ConfigError(
+            f"configs/{name} must be a config file, but there is none; run this in a clone of the "
+            "project."
+        )
+    return path
 
 
 HOUR = {"training": {"updates": 2000}}
-"""What lets all variants of an item at the scale small be done within an hour on two cores; a later
-start may ask for more updates.
+"""Settings with which all variants of an item at the scale small finish within an hour on two
+cores. They can be resumed later with more updates.
 """
 
 
@@ -144,11 +145,11 @@ class Sources:
     """Where the settings of an experiment's variants come from.
 
     Attributes:
-        small, paper: names of config files below `configs/`, with {key} in them where each variant
-            has its own.
-        hurried: what differs at the scale small, where the config files would take too long.
-        positions: at the scale smoke, the key in `EMBEDDED_POSITIONS` that all variants start from;
-            each its own unless given.
+        small, paper: names of the config files in `configs/` at these scales; {key} stands for the
+            key of the variant.
+        positions: key in `EMBEDDED_POSITIONS` of all variants at the scale smoke; default: that of
+            each variant.
+        hurried: settings to change at the scale small, because the config files train too long.
     """
 
     small: str
@@ -157,45 +158,37 @@ class Sources:
     hurried: Mapping[str, Any] = field(default_factory=dict)
 
     def offers(self, variant: Variant, scale: Scale) -> bool:
-        """Whether there are settings for a variant at a scale; whether they are right is another
-        question.
-        """
+        """Whether there are settings for a variant at a scale, valid or not."""
         if scale == "smoke":
             return (self.positions or variant.key) in EMBEDDED_POSITIONS
-        return _config(self._file(variant, scale)) is not None
+        return _find_config(self._file(variant, scale)) is not None
 
     def by_key(self, scale: Scale) -> bool:
-        """Whether each variant has settings of its own at a scale, so that there may be more
-        variants than an item lists.
-        """
-        return (
-            self.positions is None
-            if scale == "smoke"
-            else "{key}" in (self.small if scale == "small" else self.paper)
-        )
+        """Whether each key has its own settings, so that more variants exist than an item lists."""
+        return self.positions is None if scale == "smoke" else "{key}" in self._template(scale)
+
+    def _template(self, scale: Scale) -> str:
+        return self.small if scale == "small" else self.paper
 
     def _file(self, variant: Variant, scale: Scale) -> str:
-        return (self.small if scale == "small" else self.paper).format(key=variant.key)
+        return self._template(scale).format(key=variant.key)
 
     def settings(
         self, variant: Variant, scale: Scale, overrides: Sequence[str] = ()
     ) -> dict[str, Any]:
         """The settings of a variant at a scale, without seed and warm start."""
-        found = (
-            embedded(self.positions or variant.key)
-            if scale == "smoke"
-            else read(configs(self._file(variant, scale)))
-        )
-        found = merge(merge(found, self.hurried if scale == "small" else {}), variant.settings)
-        found.pop("init_from", None)
-        found = changed(found, overrides)
+        if scale == "smoke":
+            name = f"the settings of {variant.name}"
+            settings = embedded(self.positions or variant.key)
+        else:
+            name = f"configs/{self._file(variant, scale)}"
+            settings = read(config_file(self._file(variant, scale)))
+        settings = merge(settings, self.hurried if scale == "small" else {})
+        settings = merge(settings, variant.settings)
+        settings.pop("init_from", None)
+        settings = with_overrides(settings, overrides)
         try:
-            task_from(found)
+            task_from(settings)
         except ConfigError as error:
-            where = (
-                f"the settings of {variant.name}"
-                if scale == "smoke"
-                else f"configs/{self._file(variant, scale)}"
-            )
-            raise ConfigError(f"{where}: {error}") from None
-        return found
+            raise ConfigError(f"{name}: {error}") from None
+        return settings

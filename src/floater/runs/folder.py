@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import RunError, brief
 from ..files import reading, write_text, writing
-from ..recipes import read, write
+from ..recipes import read, to_yaml
 from .checked_json import read_checked, write_checked
 from .locks import turn
 from .scores import SCORES, PairedScore, Scores, SetScores
@@ -75,7 +75,7 @@ class RunFolder:
     def begin(self, settings: dict[str, Any], facts: dict[str, Any]) -> None:
         """Write the config with all defaults, the command, the versions and further facts."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.path / CONFIG, write(settings))
+        write_text(self.path / CONFIG, to_yaml(settings))
         command = shlex.join(["floater", *sys.argv[1:]])
         self.note(
             commands=[*self.facts().get("commands", []), command],
