@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .errors import ArgumentError
-from .ode import ACTIVATIONS, Field, fastest
+from .ode import ACTIVATIONS, MLP, Field, fastest_mlp_field
 
 ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
 
@@ -119,8 +119,9 @@ class MLPDynamics(nn.Module):
         ):
             return None
         weight1, bias1, weight2, bias2 = self.field_inputs()
-        made = fastest(self.dim, len(bias1), self.activation, initial)
-        return made(initial, (weight1, bias1), (weight2, bias2), self.activation, self.view)
+        mlp = MLP(weight1, bias1, weight2, bias2, self.activation, self.view)
+        implementation = fastest_mlp_field(self.dim, len(mlp.bias1), self.activation, initial)
+        return implementation(initial, mlp)
 
     def field_inputs(self) -> tuple[Tensor, ...]:
         """The four weight tensors, in full precision if they are stored in half."""

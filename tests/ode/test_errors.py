@@ -22,7 +22,7 @@ from floater.errors import (
     TimesError,
     TooManySteps,
 )
-from floater.ode import Gradient, stepper
+from floater.ode import Gradient, step_rules
 
 ONE = torch.ones(1)
 
@@ -214,8 +214,8 @@ def test_too_many_adaptive_steps() -> None:
     with pytest.raises(
         TooManySteps,
         match=(
-            r"20 steps did not reach time 100; stiff dynamics .* else raise `max_steps`, loosen the"
-            r" tolerance, or give"
+            r"20 steps did not reach time 100; stiff dynamics .* otherwise raise `max_steps`,"
+            r" loosen the tolerance, or give"
         ),
     ) as caught:
         floater.solve(
@@ -246,8 +246,8 @@ def test_stiff_dynamics_stop_long_before_the_budget_is_used_up() -> None:
         match=(
             r"stopped at time 0\.\d+ \(largest \|p\| there: .*\): at the pace of the last steps"
             r" about \d\.\de\+07 are needed to "
-            r"reach time 100, but max_steps is 100000; stiff dynamics .*: lower the weights; else"
-            r" raise `max_steps`"
+            r"reach time 100, but max_steps is 100000; stiff dynamics .*: lower the weights;"
+            r" otherwise raise `max_steps`"
         ),
     ) as caught:
         floater.solve(law, ONE.double(), torch.tensor([100.0]))
@@ -259,7 +259,7 @@ def test_stiff_dynamics_stop_long_before_the_budget_is_used_up() -> None:
 def test_giving_up_leaves_every_state_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     p, near, far = ONE.double(), torch.tensor([0.0005, 0.0035]).double(), torch.tensor([100.0])
     never_watched = floater.solve(stiff, p, near)
-    monkeypatch.setattr(stepper, "_WATCH", 400)
+    monkeypatch.setattr(step_rules, "_PACE_WINDOW", 400)
     whole = floater.trajectory(stiff, p, 0.0005)
     for _ in range(2):
         with pytest.raises(TooManySteps, match="at the pace of the last steps"):
@@ -274,7 +274,7 @@ def test_dynamics_that_calm_down_are_given_their_time(monkeypatch: pytest.Monkey
     """Where the pace is looked at first, it is fifty times too slow for the budget; half the budget
     is enough.
     """
-    monkeypatch.setattr(stepper, "_WATCH", 400)
+    monkeypatch.setattr(step_rules, "_PACE_WINDOW", 400)
     solver = Dopri5(max_steps=2_000)
     whole = floater.trajectory(
         lambda t, p: -3e3 * math.exp(-t) * (p - 1), 0 * ONE.double(), 200.0, solver=solver
@@ -290,7 +290,7 @@ def test_a_larger_budget_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     def law(t: float, p: Tensor) -> Tensor:
         return -(3e3 if t < 0.6 else 1.0) * (p - 1)
 
-    monkeypatch.setattr(stepper, "_WATCH", 400)
+    monkeypatch.setattr(step_rules, "_PACE_WINDOW", 400)
     with pytest.raises(TooManySteps, match="at the pace of the last steps"):
         floater.solve(law, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=2_000))
     states = floater.solve(
@@ -333,11 +333,11 @@ def test_solver_errors_can_be_sent_to_another_process() -> None:
     [
         (
             torch.tensor([0.0, 2.0, 1.5]),
-            r"`times` must be non-decreasing, but 2 is followed by 1\.5 \(place 2\); sort",
+            r"`times` must be non-decreasing, but 2 is followed by 1\.5 \(index 2\); sort",
         ),
         (torch.tensor([0.0, math.nan]), r"`times` must be finite, but contain nan"),
         (torch.tensor([0.0, math.inf]), r"`times` must be finite, but contain inf"),
-        (torch.tensor([-0.5, 1.0]), r"`times` must not lie before start = 0, but contain -0\.5"),
+        (torch.tensor([-0.5, 1.0]), r"`times` must not be before start = 0, but contain -0\.5"),
         (
             torch.tensor([[0.0, 1.0]]),
             r"`times` must be 1-D, but have shape \(1, 2\); call a trajectory for other shapes",
@@ -358,9 +358,7 @@ def test_times(times: Tensor, message: str) -> None:
 
 def test_times_of_a_trajectory() -> None:
     path = floater.trajectory(growth, ONE, 3.0, start=1.0)
-    with pytest.raises(
-        TimesError, match=r"`times` must not lie before start = 1, but contain 0\.5"
-    ):
+    with pytest.raises(TimesError, match=r"`times` must not be before start = 1, but contain 0\.5"):
         path(torch.tensor([2.0, 0.5]))
     with pytest.raises(TimesError, match=r"`times` must be finite, but contain nan"):
         path(torch.tensor(math.nan))
@@ -395,7 +393,7 @@ def test_start(start: Any) -> None:
             torch.ones(2, dtype=torch.complex64),
             r"`initial` must be a tensor of floating-point numbers, but is torch\.com",
         ),
-        (torch.empty(0, 3), r"`initial` must hold at least one number, but has shape \(0, 3\)"),
+        (torch.empty(0, 3), r"`initial` must contain at least one number, but has shape \(0, 3\)"),
     ],
     ids=["integers", "list", "complex", "empty"],
 )
@@ -466,7 +464,7 @@ def test_slope_of_the_wrong_shape(gradient: Gradient) -> None:
 def test_dynamics_that_do_not_take_time_and_state(dynamics: Any) -> None:
     with pytest.raises(
         ArgumentError,
-        match=r"`dynamics` must take two arguments, the time and the state, but .* does not; where",
+        match=r"`dynamics` must take two arguments, the time and the state, but .* does not; if",
     ):
         floater.solve(dynamics, torch.ones(3), torch.tensor([1.0]))
 
@@ -528,7 +526,7 @@ def test_times_with_gradients_on_a_trajectory_without_polynomials() -> None:
     )
     with pytest.raises(
         ArgumentError,
-        match="`times` that require gradients need a trajectory that keeps its polynomials",
+        match="`times` that require gradients need a trajectory that stores its polynomials",
     ):
         path(times)
 

@@ -199,7 +199,7 @@ def test_discrete_is_autograd_over_several_blocks_of_steps(
     times = torch.linspace(0, steps / 64, 33, dtype=torch.float64)
     path = floater.trajectory(dynamics, initial, float(times[-1]), solver=solver)
     assert path.steps == steps
-    assert path._path.stages.steps_per_block == 64
+    assert path._stepper.tape.steps_per_block == 64
     assert max(compare(dynamics, initial, times, solver, ("discrete", "autograd"))) < 1e-10
 
 
@@ -209,10 +209,10 @@ def test_discrete_is_autograd_when_a_block_holds_few_steps(
 ) -> None:
     """Wide states leave room for few steps in a block."""
     dynamics, initial = biased(MLPDynamics(4, 6)), begin(2, 4)
-    monkeypatch.setattr("floater.ode.stepper._BLOCK_BYTES", rows_a_block * 6 * (2 * 6) * 8)
+    monkeypatch.setattr("floater.ode.rows._BLOCK_BYTES", rows_a_block * 6 * (2 * 6) * 8)
     times = torch.linspace(0, 3, 13, dtype=torch.float64)
     path = floater.trajectory(dynamics, initial, 3.0, solver=fixed_dopri5(0.3))
-    assert path._path.stages.steps_per_block == rows_a_block
+    assert path._stepper.tape.steps_per_block == rows_a_block
     assert (
         max(compare(dynamics, initial, times, fixed_dopri5(0.3), ("discrete", "autograd"))) < 1e-10
     )

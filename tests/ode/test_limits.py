@@ -13,7 +13,7 @@ import torch
 import floater
 from floater import RK4, LinearDynamics, MLPDynamics
 from floater.ode import Gradient, Solver
-from floater.ode.stepper import Rows
+from floater.ode.rows import Rows
 
 from .systems import relative_error
 
@@ -117,8 +117,8 @@ def test_memory_of_discrete_grows_with_steps_not_with_output_times(
         )
         states = path(torch.linspace(0, 30, count, dtype=torch.float64))
         assert states.requires_grad
-        stages.append(held(path._path.stages))
-        dense.append(held(path._path.dense))
+        stages.append(held(path._stepper.tape))
+        dense.append(held(path._stepper.dense))
     assert stages[0] == stages[1] > 0
     assert dense[0] == dense[1]
 
@@ -128,7 +128,7 @@ def test_memory_of_discrete_is_what_its_steps_need() -> None:
     path = floater.trajectory(dynamics, p, 100.0, solver=RK4(0.1))
     a_block = (1 + 4 * 64) * 2 * 16 * 4
     assert path.steps == 1000
-    assert held(path._path.stages) == 16 * a_block
+    assert held(path._stepper.tape) == 16 * a_block
 
 
 @pytest.mark.parametrize("gradient", ["adjoint", "autograd"])
@@ -137,11 +137,11 @@ def test_only_discrete_keeps_stages(gradient: Gradient) -> None:
         MLPDynamics(8), torch.randn(2, 8), 30.0, solver=RK4(0.1), gradient=gradient
     )
     one_step = (1 + 4) * 2 * 8 * 4
-    assert held(path._path.stages) == one_step
+    assert held(path._stepper.tape) == one_step
 
 
 def test_nothing_is_kept_where_nothing_is_differentiated() -> None:
     with torch.no_grad():
         path = floater.trajectory(MLPDynamics(8), torch.randn(2, 8), 30.0, solver=RK4(0.1))
-    assert held(path._path.stages) == (1 + 4) * 2 * 8 * 4
+    assert held(path._stepper.tape) == (1 + 4) * 2 * 8 * 4
     assert not path.differentiable
