@@ -246,9 +246,9 @@ def test_linear_and_zero_slopes() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dim": 0}, r"`dim` must be a positive whole number, but is 0"),
-        ({"dim": 2.5}, r"`dim` must be a positive whole number, but is 2\.5"),
-        ({"dim": 4, "hidden": -1}, r"`hidden` must be a positive whole number, but is -1"),
+        ({"dim": 0}, r"`dim` must be a positive integer, but is 0"),
+        ({"dim": 2.5}, r"`dim` must be a positive integer, but is 2\.5"),
+        ({"dim": 4, "hidden": -1}, r"`hidden` must be a positive integer, but is -1"),
         (
             {"dim": 4, "activation": "swish"},
             r"`activation` must be one of tanh, relu, .*, but is 'swish'",
@@ -282,7 +282,7 @@ def test_settings(settings: dict[str, Any], message: str) -> None:
     "make", [floater.LinearDynamics, floater.SinusoidDynamics, floater.ZeroDynamics]
 )
 def test_size_of_the_references(make: Any, dim: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"`dim` must be a positive whole number, but is"):
+    with pytest.raises(ArgumentError, match=r"`dim` must be a positive integer, but is"):
         make(dim)
 
 

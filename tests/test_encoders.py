@@ -317,7 +317,7 @@ def test_keep_for_holds_the_table_for_k_optimiser_steps() -> None:
 
 def test_learned_table_ends_with_an_error_or_clamps() -> None:
     with pytest.raises(
-        LengthError, match=r"has 64 positions \(0 to 63\), but position 64 was asked for; raise"
+        LengthError, match=r"has 64 positions \(0 to 63\), but position 64 was requested; raise"
     ):
         build(LearnedConfig(max_length=64)).table(65)
     clamped = build(LearnedConfig(max_length=64, beyond="clamp")).table(70)
@@ -419,12 +419,12 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
         (
             lambda: FlowConfig().build(0, 8),
             ArgumentError,
-            r"`sites` must be a positive whole number, but is 0",
+            r"`sites` must be a positive integer, but is 0",
         ),
         (
             lambda: FlowConfig().build(1, 0),
             ArgumentError,
-            r"`dim` must be a positive whole number, but is 0",
+            r"`dim` must be a positive integer, but is 0",
         ),
         (
             lambda: RotaryConfig().build(1, 7),

@@ -10,8 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..encoders import KINDS, Encoder, EncoderConfig, NoPosition, Rotary, RotaryConfig
+from ..encoders import (
+    Encoder,
+    EncoderConfig,
+    NoPosition,
+    Rotary,
+    RotaryConfig,
+    encoder_kind,
+)
 from ..errors import ArgumentError, AttachmentError, LengthError
+from ..times import nearest_positions
 from . import hooks
 from .adapters import active_module, check_adapters
 from .building import Shapes, build_encoders, groups_of
@@ -282,10 +290,9 @@ class Attachment(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """Everything that `attach` needs to make this attachment again, ready for JSON."""
-        kind = next(name for name, config in KINDS.items() if type(self.config) is config)
         return {
             "format": FORMAT,
-            "encoder": {"kind": kind, **self.config.model_dump(mode="json")},
+            "encoder": {"kind": encoder_kind(self.config), **self.config.model_dump(mode="json")},
             "sites": self.sites.model_dump(mode="json"),
             "positions": self.positions,
             "per_stack": self.per_stack,
@@ -371,9 +378,8 @@ class Attachment(nn.Module):
     def tables_at(self, times: Tensor) -> dict[str, Tensor]:
         """Encodings [len(times), sites, dim] at real-valued times, by group of sites."""
         if self._baked:
-            exact = times / self.delta
-            index = exact.round().to(torch.int64)
-            if bool(((exact - index).abs() > 1e-6 * exact.abs().clamp(min=1)).any()):
+            index, off_grid = nearest_positions(times, self.delta)
+            if bool(off_grid.any()):
                 raise AttachmentError(
                     "A baked attachment holds multiples of Δ only; call unbake() for times in "
                     "between."

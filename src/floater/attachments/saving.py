@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..encoders import KINDS, Encoder
+from ..encoders import ENCODER_CONFIGS, Encoder
 from ..errors import AttachmentError, LayoutError, SavedError, brief, first_line
 from ..files import (
     HASHES,
@@ -47,15 +47,15 @@ def attach_described(
     try:
         encoder = dict(description["encoder"])
         kind = encoder.pop("kind")
-        if description["format"] != FORMAT or kind not in KINDS:
+        if description["format"] != FORMAT or kind not in ENCODER_CONFIGS:
             raise SavedError(
                 f"Format {description['format']!r} with encoder {kind!r} is not one this version "
-                f"reads (format {FORMAT}; {', '.join(KINDS)}); install a newer "
+                f"reads (format {FORMAT}; {', '.join(ENCODER_CONFIGS)}); install a newer "
                 "floater-transformers."
             )
         return bind(
             model,
-            KINDS[kind](**encoder),
+            ENCODER_CONFIGS[kind](**encoder),
             sites=Sites(**description["sites"]),
             positions=description["positions"],
             per_stack=description["per_stack"],

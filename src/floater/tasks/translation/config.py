@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ...attachments import Sites
-from ...config import Config
+from ...config import Config, Count, NotNegative
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
-from ...training.settings import Count, Finite, NotNegative, Pace, Seed, Share, TrainingSettings
+from ...training.settings import Finite, Pace, Seed, Share, TrainingSettings
 from ..placement import Placement
 from .embedded import Embedded
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from ...attachments import Sites
-from ...config import Config
+from ...config import Config, Count, NotNegative, Positive
 from ...encoders import EncoderConfig, FlowConfig
 from ...errors import ConfigError
-from ...training.settings import Count, NotNegative, Pace, Positive, Seed, Share, TrainingSettings
+from ...training.settings import Pace, Seed, Share, TrainingSettings
 from ..placement import Placement
 
 T = TypeVar("T")
