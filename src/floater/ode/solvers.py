@@ -99,14 +99,14 @@ class Dopri5(Adaptive):
 
 @dataclass(frozen=True)
 class RK4(FixedStep):
-    """The classical Runge-Kutta method of order 4 (the paper's choice for translation)."""
+    """The classical Runge-Kutta method of order 4, used by the paper for translation."""
 
     tableau: ClassVar[Tableau] = RUNGE_KUTTA_4
 
 
 @dataclass(frozen=True)
 class Midpoint(FixedStep):
-    """The explicit midpoint rule, order 2 (the paper's choice for long inputs)."""
+    """The explicit midpoint rule, order 2, used by the paper for long inputs."""
 
     tableau: ClassVar[Tableau] = MIDPOINT
 
