@@ -22,7 +22,7 @@ from .builders import ADDITIVE, build, flow
 
 
 @pytest.mark.parametrize("config", ADDITIVE, ids=lambda config: type(config).__name__)
-def test_tables_have_a_row_a_time_and_site_in_the_type_asked_for(config: EncoderConfig) -> None:
+def test_tables_have_a_row_per_time_and_site_in_the_type_requested(config: EncoderConfig) -> None:
     encoder = build(config)
     assert encoder.table(20).shape == (20, 3, 8)
     grid = torch.tensor([[0.3, 0.0], [0.1, 0.1]], dtype=torch.float64)
@@ -32,7 +32,7 @@ def test_tables_have_a_row_a_time_and_site_in_the_type_asked_for(config: Encoder
 
 
 @pytest.mark.parametrize("config", ADDITIVE, ids=lambda config: type(config).__name__)
-def test_an_encoding_does_not_depend_on_how_many_are_asked_for(config: EncoderConfig) -> None:
+def test_an_encoding_does_not_depend_on_how_many_are_requested(config: EncoderConfig) -> None:
     encoder = build(config)
     assert torch.equal(encoder.table(17), encoder.table(40)[:17])
 

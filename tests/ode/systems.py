@@ -37,7 +37,7 @@ def fixed_solvers(step: float) -> tuple[Solver, ...]:
 
 
 class Damped(MLPDynamics):
-    """A perceptron whose subclass changes what h is, which rules the fast path out."""
+    """An MLP whose subclass changes h, which rules out the fast implementation."""
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         return super().forward(t, p) - 0.1 * p

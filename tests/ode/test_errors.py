@@ -111,7 +111,7 @@ def test_dynamics_that_become_nan(solver: floater.ode.Solver) -> None:
     assert caught.value.magnitude == pytest.approx(math.exp(caught.value.time), rel=0.5)
 
 
-def test_perceptron_that_overflows() -> None:
+def test_mlp_that_overflows() -> None:
     dynamics = MLPDynamics(4, activation="relu")
     with torch.no_grad():
         for parameter in dynamics.parameters():
@@ -138,11 +138,11 @@ def test_step_size_underflow_at_a_jump_no_step_can_resolve() -> None:
 
 
 def test_step_size_underflow_of_a_tolerance_too_fine_for_float32() -> None:
-    law, begin = floater.MLPDynamics(16), torch.randn(3, 16)
+    h, begin = floater.MLPDynamics(16), torch.randn(3, 16)
     with pytest.raises(
         StepSizeUnderflow, match=r"loosen rtol/atol or solve in float64 \(rtol=1e-12 is too fine"
     ):
-        floater.solve(law, begin, torch.tensor([2.0]), solver=Dopri5(rtol=1e-12, atol=1e-12))
+        floater.solve(h, begin, torch.tensor([2.0]), solver=Dopri5(rtol=1e-12, atol=1e-12))
 
 
 @pytest.mark.parametrize("rtol", [1e-300, 1e-25])
@@ -150,7 +150,7 @@ def test_step_size_underflow_of_a_tolerance_too_fine_for_float32() -> None:
 def test_a_tolerance_that_no_number_resolves_is_refused_at_once(
     rtol: float, dtype: torch.dtype
 ) -> None:
-    law = lambda t, p: torch.sin(p)  # noqa: E731
+    h = lambda t, p: torch.sin(p)  # noqa: E731
     calls: tuple[tuple[Any, Any], ...] = (
         (floater.solve, torch.tensor([2.0])),
         (floater.trajectory, 2.0),
@@ -160,7 +160,7 @@ def test_a_tolerance_that_no_number_resolves_is_refused_at_once(
             ArgumentError,
             match=rf"`rtol` of Dopri5 must be at least .* but is {rtol:g}, which is too fine",
         ):
-            call(law, ONE.to(dtype), end, solver=Dopri5(rtol=rtol))
+            call(h, ONE.to(dtype), end, solver=Dopri5(rtol=rtol))
 
 
 @pytest.mark.parametrize("size", [1e20, 1e30, 1e37])
@@ -227,7 +227,7 @@ def stiff(t: float, p: Tensor) -> Tensor:
 def test_stiff_dynamics_stop_long_before_the_budget_is_used_up() -> None:
     calls = 0
 
-    def law(t: float, p: Tensor) -> Tensor:
+    def h(t: float, p: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         return stiff(t, p)
@@ -241,7 +241,7 @@ def test_stiff_dynamics_stop_long_before_the_budget_is_used_up() -> None:
             r" otherwise raise `max_steps`"
         ),
     ) as caught:
-        floater.solve(law, ONE.double(), torch.tensor([100.0]))
+        floater.solve(h, ONE.double(), torch.tensor([100.0]))
     assert calls < 30_000
     assert 0.005 < caught.value.time < 0.05
     assert caught.value.magnitude == pytest.approx(1.0, rel=1e-3)
@@ -278,14 +278,14 @@ def test_dynamics_that_calm_down_are_given_their_time(monkeypatch: pytest.Monkey
 def test_a_larger_budget_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """That dynamics calm down all at once cannot be foreseen; `max_steps` says how long to hope."""
 
-    def law(t: float, p: Tensor) -> Tensor:
+    def h(t: float, p: Tensor) -> Tensor:
         return -(3e3 if t < 0.6 else 1.0) * (p - 1)
 
     monkeypatch.setattr(step_rules, "_PACE_WINDOW", 400)
     with pytest.raises(TooManySteps, match="at the pace of the last steps"):
-        floater.solve(law, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=2_000))
+        floater.solve(h, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=2_000))
     states = floater.solve(
-        law, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=100_000)
+        h, 0 * ONE.double(), torch.tensor([200.0]), solver=Dopri5(max_steps=100_000)
     )
     assert float(states) == pytest.approx(1.0, rel=1e-3)
 
@@ -293,7 +293,7 @@ def test_a_larger_budget_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_many_fixed_steps_are_refused_before_the_first() -> None:
     calls = 0
 
-    def law(t: float, p: Tensor) -> Tensor:
+    def h(t: float, p: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         return p
@@ -305,7 +305,7 @@ def test_too_many_fixed_steps_are_refused_before_the_first() -> None:
             r" steps, raise"
         ),
     ) as caught:
-        floater.solve(law, 2 * ONE, torch.tensor([100.0]), solver=RK4(0.01, max_steps=50))
+        floater.solve(h, 2 * ONE, torch.tensor([100.0]), solver=RK4(0.01, max_steps=50))
     assert caught.value.time == 0
     assert caught.value.magnitude == 2
     assert calls <= 2

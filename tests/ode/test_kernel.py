@@ -102,8 +102,8 @@ def test_the_switch_acts_on_new_solves_and_leaves_those_alone_that_have_begun(
     for ours, theirs in zip(made(True), made(False), strict=True):
         assert torch.equal(ours, theirs)
     monkeypatch.setenv("FLOATER_KERNEL", after)
-    wanted = kernel_field.KernelMLPField if after == "1" else TensorMLPField
-    assert kernel_field.fastest_mlp_field(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is wanted
+    expected = kernel_field.KernelMLPField if after == "1" else TensorMLPField
+    assert kernel_field.fastest_mlp_field(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is expected
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(threads: None) -> None:

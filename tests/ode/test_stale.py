@@ -27,8 +27,8 @@ def test_weights_changed_between_forward_and_backward(gradient: Gradient) -> Non
         states.sum().backward()
 
 
-def test_weights_of_a_perceptron_changed_before_the_adjoint() -> None:
-    """The adjoint calls the dynamics again, whichever way the states were found."""
+def test_weights_of_an_mlp_changed_before_the_adjoint() -> None:
+    """The adjoint calls the dynamics again, however the states were computed."""
     dynamics = MLPDynamics(3)
     states = floater.solve(dynamics, torch.ones(3), torch.tensor([1.0]), gradient="adjoint")
     with torch.no_grad():
@@ -37,10 +37,10 @@ def test_weights_of_a_perceptron_changed_before_the_adjoint() -> None:
         states.sum().backward()
 
 
-def test_weights_of_a_perceptron_changed_before_the_discrete_gradient() -> None:
+def test_weights_of_an_mlp_changed_before_the_discrete_gradient() -> None:
     """The fast path holds its own copy of the weights: the gradient is that of the solve."""
     dynamics, p = MLPDynamics(3), torch.ones(3)
-    (wanted,) = torch.autograd.grad(
+    (expected,) = torch.autograd.grad(
         floater.solve(dynamics, p, torch.tensor([1.0])).sum(),
         [dynamics.first.weight],
         retain_graph=True,
@@ -48,10 +48,10 @@ def test_weights_of_a_perceptron_changed_before_the_discrete_gradient() -> None:
     states = floater.solve(dynamics, p, torch.tensor([1.0]))
     with torch.no_grad():
         dynamics.first.weight.mul_(2)
-    assert torch.equal(torch.autograd.grad(states.sum(), [dynamics.first.weight])[0], wanted)
+    assert torch.equal(torch.autograd.grad(states.sum(), [dynamics.first.weight])[0], expected)
 
 
-def test_weights_changed_before_a_trajectory_is_asked_again() -> None:
+def test_weights_changed_before_a_trajectory_is_called_again() -> None:
     dynamics = LinearDynamics(3)
     path = floater.trajectory(dynamics, torch.ones(3), 1.0)
     with torch.no_grad():

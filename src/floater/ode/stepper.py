@@ -128,9 +128,9 @@ class Stepper(Progress):
 
     def _step(self, length: float, sink: Sink | None, clip_at: float | None) -> None:
         """Try one step; if it is accepted, move on and hand its polynomial to `sink`."""
-        tableau = self.tableau
+        tableau, begin = self.tableau, self.end
         tape = self.tape.window(self.steps)
-        times = [self.end + node * length for node in tableau.nodes]
+        times = [begin + node * length for node in tableau.nodes]
         weights = self._weights(times, length * self._coupling)
         self.field.evaluate_stages(times, self._terms, weights, tape)
         self.evaluations += tableau.stages - 1
