@@ -1,12 +1,11 @@
-"""What a baked attachment costs at inference: BERT-base size, batch 8 × 256, interleaved in one
-process.
+"""Cost of a baked attachment at inference: BERT-base size, batch 8 × 256, in one process.
 
     python benchmarks/baked.py [--pairs 40] [--threads 2] [--out benchmarks/results/baked.json]
 
 Each round times, in random order, the untouched model, the same model with a baked attachment
-(random encodings that are not zero, at q, k and v of every block), and the untouched model once
-more. Printed are the median ratio with a bootstrap interval, the same for untouched against
-untouched, and how long `attach` and `bake` took.
+(random nonzero encodings at q, k and v of every block), and the untouched model again. The output
+is the median ratio with a bootstrap interval, the same for untouched against untouched, and how
+long `attach` and `bake` took.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from turns import parse, report, take_turns
 SIZES = {"pairs": 40, "threads": 2, "batch": 8, "length": 256, "layers": 12, "width": 768}
 
 
-class Arm:
+class Variant:
     """A model that answers."""
 
     def __init__(self, model: BertModel) -> None:
@@ -32,7 +31,7 @@ class Arm:
 
     @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> float:
-        """Seconds of one answer."""
+        """Return the seconds of one forward pass."""
         begun = time.perf_counter()
         self._model(input_ids=ids)
         return time.perf_counter() - begun
@@ -55,8 +54,8 @@ def main() -> None:
     made.bake(arguments.length)
     bake_seconds = time.perf_counter() - begun
     ids = torch.randint(1000, 20_000, (arguments.batch, arguments.length))
-    arms = {"plain": Arm(plain), "baked": Arm(attached), "plain again": Arm(plain)}
-    times = take_turns(arguments.pairs, arms, lambda: ids)
+    variants = {"plain": Variant(plain), "baked": Variant(attached), "plain again": Variant(plain)}
+    times = take_turns(arguments.pairs, variants, lambda: ids)
     report(
         arguments,
         times,

@@ -1,12 +1,11 @@
-"""Tokens a second of `floater train` against a plain Seq2SeqTrainer with group_by_length: same
-model, same data, interleaved.
+"""Tokens per second of `floater train` compared with a Seq2SeqTrainer with group_by_length.
 
     python benchmarks/batching.py [--config configs/translation/multi30k-sinusoidal.yaml] [--rounds
     5] [--updates 20]
 
-Both train the same fresh model with the same token-smoothed loss at equal tokens an update on
-average. Each round trains both for some updates, in random order, and counts the tokens that are
-not padding. Printed are the medians, their ratio, and the padding.
+Both train the same new model on the same data, with the same token-smoothed loss and on average the
+same number of tokens per update. Each round trains both for some updates, in random order, and
+counts the tokens that are not padding. The output is the medians, their ratio, and the padding.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ console = Console(stderr=True)
 
 
 class Counting(Seq2SeqTrainer):
-    """The plain Trainer, but for counting tokens."""
+    """The plain Trainer, which also counts tokens."""
 
     real = padded = 0
 
@@ -58,8 +57,9 @@ class Counting(Seq2SeqTrainer):
 
 
 class Clock(TrainerCallback):
-    """Seconds from the first update's begin to the last one's end: without the look at the
-    validation set and the checkpoint.
+    """Times from the start of the first update to the end of the last.
+
+    This leaves out the evaluation and the checkpoint.
     """
 
     begun = ended = 0.0
@@ -147,7 +147,7 @@ def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
 
 
 def plain_model(ours: Any) -> MarianMTModel:
-    """The same weights in transformers' own class, without an attachment."""
+    """Return the same weights in the original transformers class, without an attachment."""
     copied = copy.deepcopy(ours)
     made = attachment(copied)
     assert made is not None

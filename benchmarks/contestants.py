@@ -1,6 +1,4 @@
-"""What benchmarks/solver.py solves: the problem, everyone who solves it, and a float64
-reference.
-"""
+"""The problem that benchmarks/solver.py solves, the methods it compares, and a reference."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ SEGMENT = 256  # positions of the reference held in memory at once
 
 @dataclass(frozen=True)
 class Problem:
-    """What is solved, and the cotangent that is pulled back."""
+    """The problem, and the cotangent of the backward pass."""
 
     dynamics: floater.MLPDynamics
     initial: Tensor
@@ -82,16 +80,16 @@ class Contestant:
         key: name in the JSON.
         label: name in the table.
         solve: states [positions, trajectories, dim], ready for backward.
-        evaluations: of h in the forward pass, where they can be told in advance.
-        kept: tensors of the size of the state kept for backward by each evaluation.
-        count: counts the evaluations where h is not called as a module.
+        evaluations: evaluations of h in the forward pass, if known in advance.
+        saved_tensors: tensors of the state's size that each evaluation saves for the backward pass.
+        count: counts the evaluations if h is not called as a module.
     """
 
     key: str
     label: str
     solve: Callable[[Problem], Tensor]
     evaluations: Callable[[int], int] | None = None
-    kept: int = 0
+    saved_tensors: int = 0
     count: Callable[[Problem], int] | None = None
 
 
@@ -111,10 +109,10 @@ def solve_ours(
 def count_ours(problem: Problem, solver: Solver | None = None) -> int:
     solver = floater.Dopri5() if solver is None else solver
     with torch.no_grad():
-        whole: floater.Trajectory = floater.trajectory(
+        solution: floater.Trajectory = floater.trajectory(
             problem.dynamics, problem.initial.detach(), float(problem.times[-1]), solver=solver
         )
-    return whole.evaluations
+    return solution.evaluations
 
 
 def solve_fixed(problem: Problem, method: str) -> Tensor:
@@ -160,7 +158,7 @@ MIDPOINT = Contestant(
     "torchdiffeq midpoint Δ/5, autograd",
     partial(solve_fixed, method="midpoint"),
     evaluations=partial(fixed_evaluations, stages=2),
-    kept=6,
+    saved_tensors=6,
 )
 ADJOINT = Contestant(
     "torchdiffeq-rk4-adjoint",
@@ -176,7 +174,7 @@ OURS_RK4 = Contestant(
     "ours, RK4 Δ/5",
     partial(solve_ours, solver=floater.RK4(DELTA / 5)),
     evaluations=partial(fixed_evaluations, stages=4),
-    kept=3,
+    saved_tensors=3,
     count=partial(count_ours, solver=floater.RK4(DELTA / 5)),
 )
 
@@ -184,7 +182,7 @@ OURS_RK4 = Contestant(
 def adaptive(tolerance: float) -> Contestant:
     label = f"torchdiffeq dopri5 {tolerance:.1e}, autograd"
     return Contestant(
-        "torchdiffeq-dopri5", label, partial(solve_adaptive, tolerance=tolerance), kept=6
+        "torchdiffeq-dopri5", label, partial(solve_adaptive, tolerance=tolerance), saved_tensors=6
     )
 
 

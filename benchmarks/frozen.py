@@ -1,12 +1,12 @@
-"""What frozen dynamics cost in fine-tuning: a RoBERTa of 6 layers, 384 wide, batch 16 × 128,
-interleaved in one process.
+"""Cost of frozen dynamics in fine-tuning: RoBERTa, 6 layers, 384 wide, batch 16 × 128.
 
     python benchmarks/frozen.py [--pairs 40] [--threads 2] [--out benchmarks/results/frozen.json]
 
-Each round times, in random order, one training step (forward, backward, AdamW) of the untouched
-model, of the same model with a frozen flow that is not zero at q, k and v of every block, and of a
-second untouched model. Batches have other lengths in every round and the same within it. Printed
-are the median ratio with a bootstrap interval, and the same for untouched against untouched.
+Each round times, in one process and in random order, one training step (forward, backward, AdamW)
+of the untouched model, of the same model with a frozen nonzero flow at q, k and v of every block,
+and of a second untouched model. All variants of a round get the same batch; its length varies from
+round to round. The output is the median ratio with a bootstrap interval, and the same for untouched
+against untouched.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SIZES = {"pairs": 40, "threads": 2, "batch": 16, "length": 128, "layers": 6, "wi
 PAD = 1
 
 
-class Arm:
-    """A model with its optimiser."""
+class Variant:
+    """A model and its optimiser."""
 
     def __init__(self, model: RobertaForSequenceClassification) -> None:
         self._model = model.train()
@@ -38,7 +38,7 @@ class Arm:
         self._optimizer = torch.optim.AdamW(groups, lr=1e-5, betas=(0.9, 0.98), eps=1e-6)
 
     def __call__(self, batch: dict[str, Tensor]) -> float:
-        """Seconds of one training step."""
+        """Return the seconds of one training step."""
         begun = time.perf_counter()
         self._model(**batch).loss.backward()
         self._optimizer.step()
@@ -59,13 +59,13 @@ def main() -> None:
     )
     attached, again = copy.deepcopy(plain), copy.deepcopy(plain)
     floater.attach(attached, floater.FlowConfig(zero_init=False, initial_scale=0.1))
-    arms = {"plain": Arm(plain), "frozen": Arm(attached), "plain again": Arm(again)}
-    times = take_turns(arguments.pairs, arms, lambda: batch(arguments.batch, arguments.length))
+    variants = {"plain": Variant(plain), "frozen": Variant(attached), "plain again": Variant(again)}
+    times = take_turns(arguments.pairs, variants, lambda: batch(arguments.batch, arguments.length))
     report(arguments, times, "frozen dynamics")
 
 
 def batch(rows: int, longest: int) -> dict[str, Tensor]:
-    """Random rows of about equal length, padded, as batches of fine-tuning are."""
+    """Return random rows of similar length, padded, like the batches of fine-tuning."""
     width = random.randint(longest // 2, longest)
     ids = torch.randint(3, 50_000, (rows, width))
     for row in range(rows):

@@ -1,28 +1,28 @@
-"""Speed and accuracy of the solver beside torchdiffeq, forward + backward.
+"""Speed and accuracy of the solver compared with torchdiffeq, forward + backward.
 
     python benchmarks/solver.py [--positions 64,256,1024,4096] [--repeats 7] [--threads 2]
                                 [--out benchmarks/results/solver.json] [--budget-minutes 3] [--all]
 
-The task is the one a Transformer-base sets: 18 trajectories of 512 dimensions, h a small network
-with tanh, Xavier-normal weights × 0.5 and zero biases, one state every Δ = 0.1, float32. A run
-solves for the states at all positions and pulls a fixed random cotangent back to p(start) and to
-the weights.
+The task is that of a Transformer-base: 18 trajectories of 512 dimensions, h a small network with
+tanh, Xavier-normal weights × 0.5 and zero biases, one state every Δ = 0.1, float32. A run solves
+for the states at all positions and backpropagates a fixed random cotangent to p(start) and to the
+weights.
 
-Measured for every method and number of positions:
+Measurements for each method and number of positions:
 
 - evaluations of h in the forward pass;
 - state error: largest deviation from a float64 RK4 reference at Δ/20, relative to the largest
 state;
 - gradient error: ‖g - g_ref‖ / ‖g_ref‖ against the same reference, the worst of p(start) and the
 weight tensors;
-- time: median over rounds. A round, all in one process, runs every competitor once and ours several
-times before each;
+- time: median over rounds. A round, in one process, runs every competitor once, and ours several
+times before each of them;
 - ratio: competitor / ours within a round, as the median over rounds with the smallest and the
 largest.
 
-torchdiffeq's dopri5 runs at the loosest tolerance on a grid whose state error is no larger than
-ours. A row that would take too much time or memory is left out, which the table says. The reference
-is slow: about 12 minutes for 4,096 positions.
+torchdiffeq's dopri5 runs at the loosest tolerance of a grid whose state error is no larger than
+ours. Rows that would take too much time or memory are skipped, with a note in the table. The
+reference is slow: about 12 minutes for 4,096 positions.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class OutOfTime(Exception):
 
 @dataclass
 class Row:
-    """All that is known of one contestant at one number of positions; None is what was not
-    measured.
-    """
+    """The measurements of one method at one number of positions; None if not measured."""
 
     positions: int
     key: str
@@ -95,7 +93,7 @@ class Row:
     evaluations: int | None = None
     state_error: float | None = None
     gradient_error: float | None = None
-    seconds: list[Any] = field(default_factory=list)  # one a round; for ours, a list a round
+    seconds: list[Any] = field(default_factory=list)  # one per round; for ours, a list per round
     median_seconds: float | None = None
     ratios: list[float] = field(default_factory=list)
     ratio_median: float | None = None
@@ -103,9 +101,7 @@ class Row:
     ratio_max: float | None = None
     tolerance: float | None = None
     tolerances_tried: list[dict[str, float | int | None]] = field(default_factory=list)
-    load_average: float | None = (
-        None  # of the machine after the rounds; above `threads`, others were at work
-    )
+    load_average: float | None = None  # after the rounds; above `threads`, something else ran
     note: str | None = None
 
 
@@ -130,7 +126,7 @@ class Settings:
 
 @contextmanager
 def watched(problem: Problem, deadline: float = math.inf) -> Iterator[list[int]]:
-    """Counts calls of h in element 0, and raises OutOfTime in the first call after the deadline."""
+    """Count the calls of h in element 0; raise OutOfTime in the first call after the deadline."""
     calls = [0]
 
     def note(*_: object) -> None:
@@ -151,9 +147,7 @@ def timed(contestant: Contestant, problem: Problem) -> float:
 
 
 def burst(contestant: Contestant, problem: Problem) -> list[float]:
-    """Several runs in a row, as short ones need: garbage is collected before the first, not between
-    them.
-    """
+    """Time several runs in a row; garbage is collected before the first, not between them."""
     gc.collect()
     return [clocked(contestant, problem) for _ in range(BURST)]
 
@@ -165,7 +159,7 @@ def clocked(contestant: Contestant, problem: Problem) -> float:
 
 
 def inspect(contestant: Contestant, problem: Problem, reference: Answer) -> tuple[Row, float]:
-    """Errors and evaluations by a run that also warms up, and its seconds."""
+    """Return the errors and evaluations of a warm-up run, and its seconds."""
     begin = time.perf_counter()
     with watched(problem) as calls:
         states = contestant.solve(problem)
@@ -186,9 +180,7 @@ def inspect(contestant: Contestant, problem: Problem, reference: Answer) -> tupl
 def find_adaptive(
     problem: Problem, reference: Answer, target: float, settings: Settings
 ) -> tuple[Row, float]:
-    """The loosest tolerance on the grid whose state error is at most `target`, and the projected
-    seconds of a run.
-    """
+    """Find the loosest tolerance whose error is at most `target`; also project its seconds."""
     row = Row(problem.positions, "torchdiffeq-dopri5", "torchdiffeq dopri5, autograd")
     begin = time.perf_counter()
     for tolerance in GRID:
@@ -202,7 +194,7 @@ def find_adaptive(
                 f"{settings.budget_minutes:g} min of search"
             )
             return row, math.inf
-        except AssertionError:  # how torchdiffeq says that no step is small enough
+        except AssertionError:  # torchdiffeq found no step small enough
             error = None
         row.tolerances_tried.append(
             {"tolerance": tolerance, "state_error": error, "evaluations": calls[0]}
@@ -215,9 +207,9 @@ def find_adaptive(
 
 
 def reason_to_skip(
-    evaluations: int | None, kept: int, seconds: float, settings: Settings
+    evaluations: int | None, saved_tensors: int, seconds: float, settings: Settings
 ) -> str | None:
-    memory = (evaluations or 0) * kept * TRAJECTORIES * DIM * 4
+    memory = (evaluations or 0) * saved_tensors * TRAJECTORIES * DIM * 4
     if memory > MEMORY_LIMIT:
         return f"skipped (would need ~{memory / 1e9:.0f} GB)"
     if seconds > settings.budget:
@@ -226,13 +218,11 @@ def reason_to_skip(
 
 
 class Bench:
-    """Runs the sizes one after the other; the times of one size foretell those of the next."""
+    """Runs one size after the other; the times of one size predict those of the next."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.known: dict[
-            str, tuple[int, float]
-        ] = {}  # key → positions, seconds of the last size that was run
+        self.last_run: dict[str, tuple[int, float]] = {}  # key → positions and seconds
 
     def size(self, positions: int) -> list[Row]:
         problem = Problem.make(positions)
@@ -258,15 +248,13 @@ class Bench:
             row.load_average = load
         if load > self.settings.threads + 0.5:
             progress.log(
-                f"load average {load:.1f}: other work ran beside this, times are to be taken again"
+                f"load average {load:.1f}: other processes were running, so repeat the measurement"
             )
 
     def _candidates(
         self, problem: Problem, reference: Answer, target: float
     ) -> Iterator[tuple[Contestant, Row, float]]:
-        """Competitors with what is known before the first full run: their rows and projected
-        seconds.
-        """
+        """Yield the competitors, before their first full run, with rows and projected seconds."""
         step(problem.positions, "torchdiffeq dopri5: searching the tolerance")
         row, seconds = find_adaptive(problem, reference, target, self.settings)
         yield adaptive(row.tolerance or math.nan), row, seconds
@@ -279,27 +267,25 @@ class Bench:
             yield contestant, row, self._projected(contestant, problem.positions)
 
     def _projected(self, contestant: Contestant, positions: int) -> float:
-        """Seconds of a run, in proportion to the positions of the last size, or of a probe where
-        that may be long.
-        """
-        if contestant.key not in self.known:
+        """Project the seconds of a run from those of the last size, or of a short probe."""
+        if contestant.key not in self.last_run:
             if positions <= 4 * PROBE:
                 return 0.0
             step(PROBE, f"{contestant.label}: probing the time for {positions:,} positions")
-            self.known[contestant.key] = PROBE, timed(contestant, Problem.make(PROBE))
-        before, seconds = self.known[contestant.key]
+            self.last_run[contestant.key] = PROBE, timed(contestant, Problem.make(PROBE))
+        before, seconds = self.last_run[contestant.key]
         return seconds * positions / before
 
     def _admit(
         self, contestant: Contestant, row: Row, seconds: float, problem: Problem, reference: Answer
     ) -> Row:
-        """Warm up and inspect what fits the budget; the row of what does not has a note that says
-        so.
-        """
+        """Warm up and inspect what fits the budget; the row of what does not gets a note."""
         evaluations = row.evaluations
         if evaluations is None and contestant.evaluations is not None:
             evaluations = contestant.evaluations(problem.positions)
-        row.note = row.note or reason_to_skip(evaluations, contestant.kept, seconds, self.settings)
+        row.note = row.note or reason_to_skip(
+            evaluations, contestant.saved_tensors, seconds, self.settings
+        )
         if row.note:
             progress.log(f"{row.label}: {row.note}")
             return row
@@ -308,7 +294,7 @@ class Bench:
         return replace(seen, tolerance=row.tolerance, tolerances_tried=row.tolerances_tried)
 
     def _affords_another(self, row: Row) -> bool:
-        """Every row is timed once, and again while its timed runs fit the budget."""
+        """Return whether a row was never timed, or another timed run still fits the budget."""
         return not row.seconds or sum(row.seconds) + min(row.seconds) <= self.settings.budget
 
     def _rounds(
@@ -335,18 +321,18 @@ class Bench:
         for _, row in entrants:
             row.median_seconds, row.ratio_median = median(row.seconds), median(row.ratios)
             row.ratio_min, row.ratio_max = min(row.ratios), max(row.ratios)
-            self.known[row.key] = problem.positions, row.median_seconds
+            self.last_run[row.key] = problem.positions, row.median_seconds
 
 
 def step(positions: int, what: str) -> None:
     progress.log(f"{positions:,} positions: {what}")
 
 
-# --- what comes out ---
+# --- output ---
 
 
 def save(settings: Settings, check: dict[str, float], rows: Sequence[Row]) -> None:
-    """Write the JSON whole or not at all."""
+    """Write the JSON atomically."""
     report = {
         "settings": {**asdict(settings), "out": str(settings.out)},
         "task": {
@@ -418,7 +404,7 @@ def _cells(row: Row) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line."""
+    """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -431,7 +417,7 @@ def number(kind: type[int] | type[float], least: float) -> Callable[[str], Any]:
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and value >= least):
-            what = "a whole number" if kind is int else "a number"
+            what = "an integer" if kind is int else "a number"
             raise argparse.ArgumentTypeError(f"must be {what} ≥ {least:g}, but is {text!r}")
         return value
 
@@ -451,12 +437,14 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--positions", type=sizes, default=(64, 256, 1024, 4096), help="sizes, with commas between"
+        "--positions", type=sizes, default=(64, 256, 1024, 4096), help="sizes, separated by commas"
     )
     parser.add_argument(
-        "--repeats", type=number(int, 1), default=7, help="rounds; slow rows take part in fewer (7)"
+        "--repeats", type=number(int, 1), default=7, help="rounds, fewer for slow rows (default: 7)"
     )
-    parser.add_argument("--threads", type=number(int, 1), default=2, help="threads of PyTorch (2)")
+    parser.add_argument(
+        "--threads", type=number(int, 1), default=2, help="threads of PyTorch (default: 2)"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("benchmarks/results/solver.json"), help="JSON to write"
     )
@@ -464,7 +452,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         "--budget-minutes",
         type=number(float, 0.01),
         default=3.0,
-        help="time for a row before it is cut or skipped (3)",
+        help="time limit per row; slower rows are cut short or skipped (default: 3)",
     )
     parser.add_argument(
         "--all", action="store_true", help="also ours with the adjoint, and with RK4 at Δ/5"
@@ -475,11 +463,9 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     try:
         settings.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"argument --out: cannot make {settings.out.parent}: {error.strerror}")
+        parser.error(f"argument --out: cannot create {settings.out.parent}: {error.strerror}")
     if settings.out.is_dir() or not os.access(settings.out.parent, os.W_OK):
-        parser.error(
-            f"argument --out: must be a file that can be written, but is {str(settings.out)!r}"
-        )
+        parser.error(f"argument --out: must be a writable file, but is {str(settings.out)!r}")
     return settings
 
 
@@ -489,13 +475,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_flush_denormal(True)
     step(16, "comparing the reference with torchdiffeq dopri5 in float64")
     check = check_reference()
-    found = (
+    differences = (
         f"states differ by {check['state_error']:.1e}, gradients by {check['gradient_error']:.1e}"
     )
     if not max(check.values()) <= 1e-8:
-        progress.print(f"The float64 reference is not to be trusted: {found}, more than 1e-8.")
+        progress.print(f"The float64 reference is not reliable: {differences}, more than 1e-8.")
         return 1
-    progress.log(f"the float64 reference agrees with torchdiffeq to 1e-8: {found}")
+    progress.log(f"the float64 reference agrees with torchdiffeq to 1e-8: {differences}")
     bench, rows = Bench(settings), list[Row]()
     for positions in settings.positions:
         rows += bench.size(positions)
@@ -504,7 +490,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=150)
     console.print(table(rows))
-    console.print(f"Float64 reference against torchdiffeq dopri5 in float64: {found}.")
+    console.print(f"Float64 reference against torchdiffeq dopri5 in float64: {differences}.")
     console.print(f"Saved to {settings.out}.")
     return 0
 

@@ -1,4 +1,4 @@
-"""Arms timed in turn, in one process: what baked.py and frozen.py share."""
+"""Time several variants in turn, in one process; shared by baked.py and frozen.py."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from floater.files import write_text
 
 
 def parse(name: str, description: str | None, sizes: Mapping[str, int]) -> argparse.Namespace:
-    """The command line: positive sizes with their defaults, and where to write; PyTorch is set up
-    for them.
+    """Parse the command line and set up PyTorch.
 
     Args:
-        name: of the benchmark.
-        description: its help.
-        sizes: options, `threads` among them.
+        name: name of the benchmark.
+        description: its help text.
+        sizes: options, `threads` among them, with their defaults; all must be positive.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -49,38 +48,40 @@ def parse(name: str, description: str | None, sizes: Mapping[str, int]) -> argpa
 
 
 def take_turns(
-    rounds: int, arms: Mapping[str, Callable[[Any], float]], given: Callable[[], Any]
+    rounds: int, variants: Mapping[str, Callable[[Any], float]], make_input: Callable[[], Any]
 ) -> dict[str, list[float]]:
-    """Seconds of each arm, one a round; a round asks all arms with the same input, in an order
-    drawn anew.
+    """Return the seconds of each variant, one per round.
+
+    A round runs all variants on the same input, in random order.
 
     Args:
-        rounds: how many, after one that warms up.
-        arms: what to time; each returns its own seconds.
-        given: makes the input of a round.
+        rounds: number of rounds after a warm-up round.
+        variants: what to time; each returns its own seconds.
+        make_input: creates the input of a round.
     """
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    first = given()
-    for arm in arms.values():
-        arm(first)
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    warm_up = make_input()
+    for variant in variants.values():
+        variant(warm_up)
     for _ in track(range(rounds), description="rounds", console=Console(stderr=True)):
-        made = given()
-        for name in random.sample(list(arms), len(arms)):
-            times[name].append(arms[name](made))
+        shared_input = make_input()
+        for name in random.sample(list(variants), len(variants)):
+            times[name].append(variants[name](shared_input))
     return times
 
 
 def report(
     arguments: argparse.Namespace, times: dict[str, list[float]], label: str, **facts: Any
 ) -> None:
-    """Print and write what the second arm costs against the first, and the third, which is the
-    first again.
+    """Print and save the cost of the second variant, and of the third, relative to the first.
+
+    The third variant is the first one again, as a control.
 
     Args:
         arguments: the command line.
-        times: of three arms.
-        label: what to call the second.
-        **facts: more to write.
+        times: seconds of the three variants.
+        label: name of the second variant in the output.
+        **facts: further values to save.
     """
     base, other, again = times.values()
     result: dict[str, Any] = {
@@ -91,10 +92,10 @@ def report(
         "control": overhead(base, again),
     }
     write_text(arguments.out, json.dumps(result, indent=1) + "\n")
-    for name, words in (("overhead", label), ("control", "untouched against untouched")):
+    for name, title in (("overhead", label), ("control", "untouched against untouched")):
         middle, low, high = result[name]
         print(
-            f"{words}: {100 * middle:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} "
+            f"{title}: {100 * middle:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} "
             f"%), {arguments.pairs} rounds"
         )
 
@@ -102,7 +103,7 @@ def report(
 def overhead(
     base: list[float], other: list[float], draws: int = 2000
 ) -> tuple[float, float, float]:
-    """Median of the ratios of a round, less 1, and its bootstrap interval."""
+    """Return the median over rounds of the ratio minus 1, and its bootstrap interval."""
     ratios = [b / a - 1 for a, b in zip(base, other, strict=True)]
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(draws))

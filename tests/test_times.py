@@ -44,8 +44,8 @@ def test_sentence_clock_moves_by_the_length_of_what_came_before() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: times.uniform(0), r"`length` must be a positive whole number, but is 0"),
-        (lambda: times.uniform(3, first=-1), r"`first` must be a whole number ≥ 0, but is -1"),
+        (lambda: times.uniform(0), r"`length` must be a positive integer, but is 0"),
+        (lambda: times.uniform(3, first=-1), r"`first` must be an integer ≥ 0, but is -1"),
         (
             lambda: times.uniform(3, delta=0.0),
             r"`delta` must be a positive finite number, but is 0.0",
@@ -78,7 +78,7 @@ def test_sentence_clock_moves_by_the_length_of_what_came_before() -> None:
         ),
         (
             lambda: times.timestamps([1.0], origin=2.0),
-            r"must not lie before origin = 2, but contain 1",
+            r"must not be before origin = 2, but contain 1",
         ),
         (
             lambda: times.timestamps([1.0], origin=math.inf),
@@ -92,7 +92,7 @@ def test_sentence_clock_moves_by_the_length_of_what_came_before() -> None:
         (lambda: times.sentences([3, -1]), r"`lengths` must not be negative, but contain -1"),
         (
             lambda: times.sentences(torch.tensor([2.5])),
-            r"`lengths` must be whole numbers of tokens",
+            r"`lengths` must be integers, but contain a fraction",
         ),
         (lambda: times.sentences([]), r"`lengths` must not be empty"),
     ],

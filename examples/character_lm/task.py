@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from floater.attachments import Sites, attach, from_pretrained, save_pretrained
-from floater.config import Config
+from floater.config import Config, Count
 from floater.encoders import EncoderConfig, FlowConfig
 from floater.errors import DataError
 from floater.files import digest, new_folder, read_lines, record_hashes
@@ -32,7 +32,7 @@ from floater.training.checkpoints import usable
 from floater.training.extract_encodings import store_encodings
 from floater.training.loader import EpochLoader, ShuffledBatches
 from floater.training.placement import Placement
-from floater.training.settings import Count, Pace, RunConfig, TrainingSettings
+from floater.training.settings import Pace, RunConfig, TrainingSettings
 from floater.training.task import Task
 from floater.training.world import World
 

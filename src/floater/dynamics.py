@@ -1,4 +1,4 @@
-"""Laws of motion h(t, p): a small network, and three that serve as references."""
+"""Dynamics h(t, p): a small network, and three that serve as references."""
 
 from __future__ import annotations
 
@@ -10,35 +10,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .errors import ArgumentError
-from .ode import ACTIVATIONS, Field, fastest
+from .ode import ACTIVATIONS, MLP, Field, fastest_mlp_field
 
 ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
 
 
 class MLPDynamics(nn.Module):
-    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂ - λp: two linear layers that also see the time,
-    one nonlinearity.
+    """h(t, p) = W₂·[act(W₁·[p; τ] + b₁); τ] + b₂ - λp: two linear layers that also see the time.
 
-    With `horizon=None` both layers see τ = t itself, as in the paper. Then h grows with t however
-    bounded the nonlinearity is: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in
-    the thousands after 4,096 positions. With a horizon T they see τ = T·tanh(t/T), which is t for t
-    ≪ T and never exceeds T. What that costs: past about 2T the law of motion no longer changes with
-    time, so two stretches of text far beyond the horizon are told apart only by where p has come
-    to, not by the clock. What it buys: |h| is bounded (with tanh), see `bounds`.
+    With `horizon=None` both layers see τ = t, as in the paper. Then h grows with t even if the
+    nonlinearity is bounded: with Xavier weights × 0.5 and 128 dimensions, the largest |p| is in the
+    thousands after 4,096 positions. With a horizon T they see τ = T·tanh(t/T), which is about t for
+    t ≪ T and never exceeds T. Then |h| is bounded (with tanh), see `bounds`; but past about 2T the
+    dynamics no longer change with time, so two passages far beyond the horizon differ only in p.
 
     A pull λ > 0 (0 in the paper) draws p back to the origin, so that with a horizon |p| is bounded
-    for all times: a path comes to rest instead of leaving the region it was trained in. What that
-    costs: the solver's fast path does not serve it.
+    for all times: p(t) comes to rest instead of leaving the region it was trained in. The solver
+    has no fast implementation of dynamics with a pull.
 
     Args:
         dim: size of p.
-        hidden: width of the hidden layer, `dim` unless given.
-        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; costs an adaptive solver more
+        hidden: width of the hidden layer; default: `dim`.
+        activation: "tanh" (smooth, bounded), "relu" (the 2020 code; an adaptive solver needs more
             steps), "silu", "gelu" or "softplus".
         init_scale: initial weights are Xavier-normal times this; the paper starts small.
         zero_init: start with the last layer at zero, so that h ≡ 0 exactly; gradients reach the
             last layer at once and the first from the second update on.
-        horizon: bounded view of time, off unless given.
+        horizon: T of a bounded view of time; by default the layers see t itself.
         pull: λ, the rate at which p is drawn to the origin.
     """
 
@@ -73,19 +71,15 @@ class MLPDynamics(nn.Module):
             raise ArgumentError(f"`pull` must be a finite number ≥ 0, but is {pull!r}.")
         self.dim, self.hidden = dim, hidden
         self.activation = ACTIVATIONS[activation]
-        self.init_scale, self.zero_init, self.horizon, self.pull = (
-            init_scale,
-            zero_init,
-            horizon,
-            pull,
-        )
+        self.init_scale, self.zero_init = init_scale, zero_init
+        self.horizon, self.pull = horizon, pull
         self.first = nn.Linear(dim + 1, hidden)
         self.second = nn.Linear(hidden + 1, dim)
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the initial weights anew."""
+        """Draw new initial weights."""
         for layer in (self.first, self.second):
             nn.init.xavier_normal_(layer.weight, gain=self.init_scale)
             nn.init.zeros_(layer.bias)
@@ -93,11 +87,11 @@ class MLPDynamics(nn.Module):
             nn.init.zeros_(self.second.weight)
 
     def view(self, time: float) -> float:
-        """What h sees of the time."""
+        """Return τ, what h sees of the time."""
         return time if self.horizon is None else self.horizon * math.tanh(time / self.horizon)
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
-        """Slope of p [..., dim] at time t."""
+        """Return the slope of p [..., dim] at time t."""
         _check_state(p, self.dim)
         seen: float | Tensor
         if isinstance(t, Tensor):
@@ -111,7 +105,7 @@ class MLPDynamics(nn.Module):
         return slope - self.pull * p if self.pull else slope
 
     def field(self, initial: Tensor) -> Field | None:
-        """The solver's fast path, unless a subclass changed what h is or something pulls."""
+        """Return the solver's fast implementation, which excludes a pull and subclasses' own h."""
         if (
             self.pull
             or type(self).forward is not MLPDynamics.forward
@@ -119,19 +113,18 @@ class MLPDynamics(nn.Module):
         ):
             return None
         weight1, bias1, weight2, bias2 = self.field_inputs()
-        made = fastest(self.dim, len(bias1), self.activation, initial)
-        return made(initial, (weight1, bias1), (weight2, bias2), self.activation, self.view)
+        mlp = MLP(weight1, bias1, weight2, bias2, self.activation, self.view)
+        implementation = fastest_mlp_field(self.dim, len(mlp.bias1), self.activation, initial)
+        return implementation(initial, mlp)
 
     def field_inputs(self) -> tuple[Tensor, ...]:
-        """The four weight tensors, in full precision if they are stored in half."""
+        """Return the four weight tensors, in float32 if they are stored in half precision."""
         for name, layer in (("first", self.first), ("second", self.second)):
-            if (
-                type(layer) is not nn.Linear
-            ):  # whatever it does beside its weights would be left out
+            if type(layer) is not nn.Linear:  # a subclass may do more than its weights tell
                 raise ArgumentError(
                     f"`{name}` of the dynamics must be an nn.Linear, but is a "
                     f"{type(layer).__module__}.{type(layer).__name__}; bake the attachment before "
-                    "a model is quantised, and leave it out of what adapters replace (PEFT:"
+                    "quantising a model, and exclude it from what adapters replace (PEFT:"
                     ' exclude_modules=r".*floater.*"; modules_to_save=["floater"] trains it).'
                 )
         tensors = (self.first.weight, self.first.bias, self.second.weight, self.second.bias)
@@ -140,27 +133,24 @@ class MLPDynamics(nn.Module):
 
     @torch.no_grad()
     def bounds(self, initial: Tensor, time: float) -> tuple[float, float]:
-        """Upper bounds on the largest |h| at any time up to `time`, and on the largest |p(time)|.
+        """Return upper bounds on the largest |h| at any time up to `time`, and on |p(time)|.
 
-        Finite for every time only with a bounded view of time and a bounded nonlinearity (tanh);
-        |p| may then still grow in proportion to the time, unless something pulls.
+        They are finite for all times only with a bounded view of time and a bounded nonlinearity
+        (tanh); |p| may then still grow in proportion to the time, unless there is a pull.
         """
         seen = abs(self.view(time))
         weight = self.second.weight.double().abs()
-        z = self.activation.bound
-        reach = (
-            weight[:, :-1].sum(1) * z
-            if math.isfinite(z)
-            else torch.full_like(weight[:, 0], math.inf)
-        )
-        slope = float((reach + weight[:, -1] * seen + self.second.bias.double().abs()).max())
+        if math.isfinite(self.activation.bound):
+            from_hidden = weight[:, :-1].sum(1) * self.activation.bound
+        else:
+            from_hidden = torch.full_like(weight[:, 0], math.inf)
+        slope = float((from_hidden + weight[:, -1] * seen + self.second.bias.double().abs()).max())
         begin = float(initial.abs().max())
         if not self.pull:
             return slope, begin + slope * time
-        left = math.exp(-self.pull * time)
-        return slope + self.pull * max(
-            begin, slope / self.pull
-        ), begin * left + slope / self.pull * (1 - left)
+        decay = math.exp(-self.pull * time)
+        limit = slope / self.pull
+        return slope + self.pull * max(begin, limit), begin * decay + limit * (1 - decay)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation.name}, horizon={self.horizon}, pull={self.pull}"
@@ -178,17 +168,17 @@ class LinearDynamics(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
-        """Slope of p [..., dim]; the time plays no part."""
+        """Return the slope of p [..., dim]; it does not depend on t."""
         _check_state(p, self.dim)
         return F.linear(p, self.linear.weight.to(p.dtype), self.linear.bias.to(p.dtype))
 
 
 class SinusoidDynamics(nn.Module):
-    """The law of motion whose solution is the sinusoidal encoding (Eq. 7 of the paper, with its
-    factor corrected).
+    """The dynamics whose solution is the sinusoidal encoding (Eq. 7, with its factor corrected).
 
     d/dt sin(ω_j·t) = ω_j·cos(ω_j·t) with ω_j = c^(j/d), c = 1e-4: the factor is c^(+j/d); the paper
-    prints c^(-j/d). Start from p(0) = (0, 1, 0, 1, …), time in positions (Δ = 1). No parameters.
+    prints c^(-j/d). Start from p(0) = (0, 1, 0, 1, …) with time in positions (Δ = 1). There are no
+    parameters.
     """
 
     frequencies: Tensor
@@ -200,12 +190,12 @@ class SinusoidDynamics(nn.Module):
         self.register_buffer("frequencies", sinusoid_frequencies(dim), persistent=False)
 
     def initial(self) -> Tensor:
-        """p(0) of the sinusoidal encoding, [dim]."""
+        """Return p(0) of the sinusoidal encoding, [dim]."""
         even = torch.arange(self.dim, device=self.frequencies.device) % 2 == 0
         return (~even).to(torch.get_default_dtype())
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
-        """Slope of p [..., dim]; where p is plays no part."""
+        """Return the slope of p [..., dim]; it does not depend on p."""
         _check_state(p, self.dim)
         phase = self.frequencies * t
         slope = torch.empty_like(phase)
@@ -223,14 +213,14 @@ class ZeroDynamics(nn.Module):
         self.dim = dim
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
-        """Zeros of p's shape."""
+        """Return zeros of p's shape."""
         return torch.zeros_like(p)
 
 
 def _check_size(**sizes: int) -> None:
     for name, value in sizes.items():
         if not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"`{name}` must be a positive whole number, but is {value!r}.")
+            raise ArgumentError(f"`{name}` must be a positive integer, but is {value!r}.")
 
 
 def _check_state(p: Tensor, dim: int) -> None:
@@ -242,6 +232,6 @@ def _check_state(p: Tensor, dim: int) -> None:
 
 
 def sinusoid_frequencies(dim: int, base: float = 1e-4) -> Tensor:
-    """ω_j = base^(2⌊j/2⌋/dim) for j = 0 … dim-1, float64: sine and cosine neighbours share one."""
+    """Return ω_j = base^(2⌊j/2⌋/dim) for j = 0 … dim-1, float64; sine and cosine share one."""
     j = torch.arange(dim, dtype=torch.float64)
     return base ** ((j - j % 2) / dim)

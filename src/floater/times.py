@@ -1,6 +1,6 @@
-"""Clocks: from an index, timestamps or sentence lengths to the times at which encodings are taken.
+"""Times at which encodings are taken, from positions, timestamps or sentence lengths.
 
-All times are float64: at t = 10⁴ the spacing of float32 is 1 % of Δ.
+All times are float64: at t = 10⁴ the spacing of float32 numbers is 1 % of Δ.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from .errors import TimesError, brief
 DELTA = 0.1
 """Δ, the time between two neighbouring tokens of plain text (the paper's value)."""
 
+_ON_GRID = 1e-6  # how far t/Δ may be from an integer, relative to t/Δ
+
 
 def check_delta(delta: float) -> float:
     """Return Δ if it is a positive finite number, else raise."""
@@ -27,12 +29,12 @@ def check_delta(delta: float) -> float:
 def check_times(
     times: Tensor | Sequence[float], *, ordered: bool = False, name: str = "times"
 ) -> Tensor:
-    """Times as a float64 tensor, after checking that they are not empty, finite and not negative.
+    """Return times as a float64 tensor; raise if they are empty, not finite or negative.
 
     Args:
         times: real numbers of any shape.
-        ordered: also demand that they do not decrease along the last dimension.
-        name: how error messages call them.
+        ordered: also raise if they decrease along the last dimension.
+        name: what error messages call them.
     """
     tensor = as_tensor(times)
     if tensor.is_complex() or tensor.dtype == torch.bool:
@@ -49,21 +51,19 @@ def check_times(
     if bool((tensor < 0).any()):
         raise TimesError(f"`{name}` must not be negative, but contain {tensor.min().item():g}.")
     if ordered and tensor.ndim and bool((tensor.diff(dim=-1) < 0).any()):
-        place = (tensor.diff(dim=-1) < 0).nonzero()[0].tolist()
-        before = tensor[tuple(place)].item()
-        place[-1] += 1
-        after = tensor[tuple(place)].item()
+        index = (tensor.diff(dim=-1) < 0).nonzero()[0].tolist()
+        before = tensor[tuple(index)].item()
+        index[-1] += 1
+        after = tensor[tuple(index)].item()
         raise TimesError(
-            f"`{name}` must not decrease, but {before:g} is followed by {after:g} at {place}; sort "
+            f"`{name}` must not decrease, but {before:g} is followed by {after:g} at {index}; sort "
             "the events by time."
         )
     return tensor
 
 
 def as_tensor(values: Tensor | Sequence[float]) -> Tensor:
-    """A tensor as it is; anything else in float64, where torch by itself would round Python's
-    numbers to float32.
-    """
+    """Return a tensor unchanged, and Python's floats as float64, which torch rounds to float32."""
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -75,27 +75,35 @@ def as_tensor(values: Tensor | Sequence[float]) -> Tensor:
     return torch.as_tensor(values, dtype=torch.float64)
 
 
+def nearest_positions(times: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    """Return the integer positions nearest to t/Δ, and for which times t is not a multiple of Δ."""
+    exact = times / delta
+    nearest = exact.round()
+    off_grid = (exact - nearest).abs() > _ON_GRID * exact.abs().clamp(min=1.0)
+    return nearest.to(torch.int64), off_grid
+
+
 def uniform(length: int, delta: float = DELTA, first: int = 0) -> Tensor:
-    """Times t_i = i·Δ of `length` tokens, the first of them at index `first`. Shape [length]."""
+    """Return the times t_i = i·Δ [length] of tokens at positions `first`, `first` + 1, …."""
     check_delta(delta)
     if not isinstance(length, int) or length < 1:
-        raise TimesError(f"`length` must be a positive whole number, but is {length!r}.")
+        raise TimesError(f"`length` must be a positive integer, but is {length!r}.")
     if not isinstance(first, int) or first < 0:
-        raise TimesError(f"`first` must be a whole number ≥ 0, but is {first!r}.")
+        raise TimesError(f"`first` must be an integer ≥ 0, but is {first!r}.")
     return torch.arange(first, first + length, dtype=torch.float64) * delta
 
 
 def timestamps(
     values: Tensor | Sequence[float], unit: float = 1.0, origin: float | None = None
 ) -> Tensor:
-    """Times of events from their timestamps: (value - origin) / unit.
+    """Return the times of events from their timestamps: (value - origin) / unit.
 
     Args:
-        values: timestamps, not decreasing along the last dimension; float64 keeps Unix seconds
-            exact.
-        unit: how much of the timestamps' unit makes one unit of time (3600 turns seconds into
+        values: timestamps, non-decreasing along the last dimension; Unix seconds are exact in
+            float64.
+        unit: length of one unit of time in units of the timestamps (3600 converts seconds to
             hours).
-        origin: the timestamp of time 0; the first value of each row unless given.
+        origin: the timestamp of time 0; default: the first value of each row.
     """
     if not (isinstance(unit, (int, float)) and math.isfinite(unit) and unit > 0):
         raise TimesError(f"`unit` must be a positive finite number, but is {unit!r}.")
@@ -114,27 +122,26 @@ def timestamps(
             raise TimesError(f"`origin` must be a finite number, but is {brief(origin)}.")
         if bool((tensor < origin).any()):
             raise TimesError(
-                f"`timestamps` must not lie before origin = {origin:g}, but contain "
+                f"`timestamps` must not be before origin = {origin:g}, but contain "
                 f"{tensor.min().item():g}."
             )
         shifted = tensor - origin
-    falls = tensor.diff(dim=-1) < 0 if tensor.ndim else torch.zeros(0, dtype=torch.bool)
-    if bool(falls.any()):
+    if tensor.ndim and bool((tensor.diff(dim=-1) < 0).any()):
         return check_times(tensor - tensor.min(), ordered=True, name="timestamps")  # raises
     return shifted / unit
 
 
 def sentences(lengths: Tensor | Sequence[int], delta: float = DELTA) -> Tensor:
-    """Times of the sentences of a document: Δ times the number of tokens before each of them.
+    """Return the times of a document's sentences: Δ times the number of tokens before each.
 
-    A long sentence takes the clock further than a short one (Appendix C of the paper).
+    A long sentence takes more time than a short one (Appendix C of the paper).
 
     Args:
-        lengths: tokens in each sentence, [..., sentences]; 0 is allowed, as padding at the end is.
+        lengths: tokens in each sentence, [..., sentences]; may be 0, as for padding at the end.
         delta: time per token.
     """
     check_delta(delta)
     counts = check_times(lengths, name="lengths")
     if bool((counts != counts.round()).any()):
-        raise TimesError("`lengths` must be whole numbers of tokens, but contain a fraction.")
+        raise TimesError("`lengths` must be integers, but contain a fraction.")
     return (counts.cumsum(-1) - counts) * delta

@@ -12,7 +12,7 @@ import floater
 from floater.errors import (
     AttachmentError,
 )
-from floater.ode import gradients
+from floater.ode import discrete
 
 from .attach_models import MOVING, batch, logits, make
 
@@ -68,14 +68,14 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "marian"])
 def test_one_solve_and_one_sweep_a_micro_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps = 0
-    original = gradients._sweep
+    original = discrete.reverse_sweep
 
     def counted(*args: Any) -> Any:
         nonlocal sweeps
         sweeps += 1
         return original(*args)
 
-    monkeypatch.setattr(gradients, "_sweep", counted)
+    monkeypatch.setattr(discrete, "reverse_sweep", counted)
     model = make(name).train()
     attached = floater.attach(model, MOVING)
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)

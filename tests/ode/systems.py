@@ -1,4 +1,4 @@
-"""Laws of motion and small helpers that several test files share."""
+"""Dynamics and small helpers that several test files share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from floater import RK4, Dopri5, Euler, Midpoint, MLPDynamics
 from floater.ode import Solver
 
+ONE = torch.ones(1)
 ACTIVATION_NAMES = ("tanh", "relu", "silu", "gelu", "softplus")
+
+
+def square(t: float, p: Tensor) -> Tensor:
+    """p(t) = 1 / (1 - t) from p(0) = 1."""
+    return p * p
+
+
+def growth(t: float, p: Tensor) -> Tensor:
+    return p
 
 
 def fixed_dopri5(step: float) -> Dopri5:
@@ -27,7 +37,7 @@ def fixed_solvers(step: float) -> tuple[Solver, ...]:
 
 
 class Damped(MLPDynamics):
-    """A perceptron whose subclass changes what h is, which rules the fast path out."""
+    """An MLP whose subclass changes h, which rules out the fast implementation."""
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         return super().forward(t, p) - 0.1 * p

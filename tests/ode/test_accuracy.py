@@ -56,9 +56,9 @@ def test_default_solver_meets_its_accuracy_at_the_size_of_a_transformer_base(
         # RK4(Δ) in float64 is far finer than the bound on gradients, as its states show.
         coarse = floater.solve(exact, p64, times, solver=RK4(0.1))
         assert largest_error(coarse, reference) < 1e-7
-        found = pull(states, [p, *dynamics.parameters()])
-        wanted = pull(coarse, [p64, *exact.parameters()])
-        worst = max(relative_error(a, b) for a, b in zip(found, wanted, strict=True))
+        computed = pull(states, [p, *dynamics.parameters()])
+        expected = pull(coarse, [p64, *exact.parameters()])
+        worst = max(relative_error(a, b) for a, b in zip(computed, expected, strict=True))
         record_property(f"gradient_error_{name}", worst)
         assert worst < 1e-3, name
 
@@ -77,9 +77,9 @@ def test_gradient_is_accurate_where_the_state_stands_still(begin: str) -> None:
         floater.solve(exact, p.double(), times, solver=RK4(0.1 / 4)),
     )
     assert torch.equal(states, p.expand_as(states))
-    found = pull(states, [dynamics.second.weight, dynamics.second.bias])
-    wanted = pull(reference, [exact.second.weight, exact.second.bias])
-    assert all(relative_error(a, b) < 1e-3 for a, b in zip(found, wanted, strict=True))
+    computed = pull(states, [dynamics.second.weight, dynamics.second.bias])
+    expected = pull(reference, [exact.second.weight, exact.second.bias])
+    assert all(relative_error(a, b) < 1e-3 for a, b in zip(computed, expected, strict=True))
 
 
 @pytest.mark.parametrize("make", [MLPDynamics, Damped, LinearDynamics])
@@ -91,8 +91,8 @@ def test_agrees_with_torchdiffeq(make: type[MLPDynamics]) -> None:
     theirs: Tensor = odeint(dynamics, p, times, rtol=1e-10, atol=1e-12, method="dopri5")
     assert relative_error(ours, theirs) < 1e-7
     inputs = [p, *dynamics.parameters()]
-    for found, wanted in zip(pull(ours, inputs), pull(theirs, inputs), strict=True):
-        assert relative_error(found, wanted) < 1e-6
+    for computed, expected in zip(pull(ours, inputs), pull(theirs, inputs), strict=True):
+        assert relative_error(computed, expected) < 1e-6
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_linear_dynamics_have_their_closed_form() -> None:
     p = torch.randn(2, 5, dtype=torch.float64)
     times = torch.linspace(0.0, 4.0, 9, dtype=torch.float64)
     states = floater.solve(dynamics, p, times, solver=Dopri5(rtol=1e-10, atol=1e-12))
-    # p and a constant 1 together obey a homogeneous law: [A b; 0 0].
+    # p and a constant 1 together obey homogeneous dynamics: [A b; 0 0].
     generator = torch.zeros(6, 6, dtype=torch.float64)
     generator[:5, :5], generator[:5, 5] = (
         dynamics.linear.weight.detach(),
@@ -131,7 +131,7 @@ def test_zero_dynamics_stand_still() -> None:
 
 
 def test_start_only_shifts_the_time() -> None:
-    """An autonomous law gives the same states whenever it starts."""
+    """Autonomous dynamics give the same states at any start."""
     dynamics = LinearDynamics(4).double()
     p = torch.randn(4, dtype=torch.float64)
     times = torch.linspace(0, 3, 7, dtype=torch.float64)

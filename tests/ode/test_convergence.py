@@ -18,7 +18,7 @@ from .systems import fixed_dopri5
 END = 2.0
 
 
-def law(t: float, p: Tensor) -> Tensor:
+def h(t: float, p: Tensor) -> Tensor:
     """One component driven by the time, one that drives itself, one driven by both others."""
     wave, growth, product = p
     slope_wave, slope_growth = wave * np.cos(t), growth * (1 - growth)
@@ -35,7 +35,7 @@ def solution(t: Tensor) -> Tensor:
 def errors(solver: Solver) -> tuple[float, float]:
     """Largest error at the ends of steps, and between them."""
     begin = solution(torch.tensor(0.0, dtype=torch.float64))
-    path = floater.trajectory(law, begin, END, solver=solver)
+    path = floater.trajectory(h, begin, END, solver=solver)
     on_grid = torch.tensor(path.grid, dtype=torch.float64)
     on_grid = on_grid[on_grid <= END + 1e-9]
     between = torch.linspace(0.0, END, 1001, dtype=torch.float64)
@@ -80,7 +80,7 @@ def test_steps_are_of_one_length() -> None:
     `max_step`.
     """
     path = floater.trajectory(
-        law, solution(torch.tensor(0.0, dtype=torch.float64)), END, solver=fixed_dopri5(0.125)
+        h, solution(torch.tensor(0.0, dtype=torch.float64)), END, solver=fixed_dopri5(0.125)
     )
     np.testing.assert_allclose(np.diff(path.grid), 0.125, rtol=1e-12)
 
@@ -88,16 +88,16 @@ def test_steps_are_of_one_length() -> None:
 def test_tolerance_controls_the_error() -> None:
     begin = solution(torch.tensor(0.0, dtype=torch.float64))
     times = torch.linspace(0, 10, 57, dtype=torch.float64)
-    found = []
+    computed = []
     for rtol in (1e-3, 1e-5, 1e-7, 1e-9):
-        states = floater.solve(law, begin, times, solver=floater.Dopri5(rtol=rtol, atol=rtol))
-        found.append(float((states - solution(times)).abs().max()))
-        assert found[-1] < 20 * rtol
-    assert found == sorted(found, reverse=True)
+        states = floater.solve(h, begin, times, solver=floater.Dopri5(rtol=rtol, atol=rtol))
+        computed.append(float((states - solution(times)).abs().max()))
+        assert computed[-1] < 20 * rtol
+    assert computed == sorted(computed, reverse=True)
 
 
 def test_solver_takes_no_more_steps_than_the_tolerance_needs() -> None:
     """A step rule that crawls would pass every test of accuracy."""
     begin = solution(torch.tensor(0.0, dtype=torch.float64))
-    path = floater.trajectory(law, begin, 20.0, solver=floater.Dopri5(rtol=1e-4, atol=1e-5))
+    path = floater.trajectory(h, begin, 20.0, solver=floater.Dopri5(rtol=1e-4, atol=1e-5))
     assert path.steps < 60

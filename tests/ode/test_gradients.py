@@ -80,10 +80,10 @@ def test_gradcheck_of_the_generic_path(make: Callable[[], nn.Module], solver: So
 @pytest.mark.parametrize("gradient", ["discrete", "autograd"])
 def test_gradcheck_of_a_closure_over_leaves(gradient: Gradient) -> None:
     def states(initial: Tensor, times: Tensor, matrix: Tensor, rate: Tensor) -> Tensor:
-        def law(t: float, p: Tensor) -> Tensor:
+        def h(t: float, p: Tensor) -> Tensor:
             return torch.sin(p @ matrix) + rate * t
 
-        return floater.solve(law, initial, times, solver=RK4(0.4), gradient=gradient)
+        return floater.solve(h, initial, times, solver=RK4(0.4), gradient=gradient)
 
     matrix = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
     rate = torch.randn(2, dtype=torch.float64, requires_grad=True)
@@ -122,12 +122,12 @@ def test_gradcheck_of_an_adjoint_with_functional_weights() -> None:
     def states(initial: Tensor, *weights: Tensor) -> Tensor:
         held = dict(zip(names, weights, strict=True))
 
-        def law(t: float, p: Tensor) -> Tensor:
+        def h(t: float, p: Tensor) -> Tensor:
             slope: Tensor = functional_call(dynamics, held, (t, p))
             return slope
 
         return floater.solve(
-            law, initial, TIMES, solver=Dopri5(rtol=1e-9, atol=1e-11), gradient="adjoint"
+            h, initial, TIMES, solver=Dopri5(rtol=1e-9, atol=1e-11), gradient="adjoint"
         )
 
     assert torch.autograd.gradcheck(states, (begin(), *weights_of(dynamics)))
@@ -148,7 +148,7 @@ def compare(
     for gradient in gradients:
         states = floater.trajectory(dynamics, initial, end, solver=solver, gradient=gradient)(times)
         results.append((states, *pull(states, inputs)))
-    return [relative_error(found, wanted) for found, wanted in zip(*results, strict=True)]
+    return [relative_error(computed, expected) for computed, expected in zip(*results, strict=True)]
 
 
 @each_solver
@@ -199,20 +199,20 @@ def test_discrete_is_autograd_over_several_blocks_of_steps(
     times = torch.linspace(0, steps / 64, 33, dtype=torch.float64)
     path = floater.trajectory(dynamics, initial, float(times[-1]), solver=solver)
     assert path.steps == steps
-    assert path._path.stages.steps_per_block == 64
+    assert path._stepper.tape.steps_per_block == 64
     assert max(compare(dynamics, initial, times, solver, ("discrete", "autograd"))) < 1e-10
 
 
-@pytest.mark.parametrize("rows_a_block", [1, 3])
+@pytest.mark.parametrize("steps_per_block", [1, 3])
 def test_discrete_is_autograd_when_a_block_holds_few_steps(
-    rows_a_block: int, monkeypatch: pytest.MonkeyPatch
+    steps_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wide states leave room for few steps in a block."""
     dynamics, initial = biased(MLPDynamics(4, 6)), begin(2, 4)
-    monkeypatch.setattr("floater.ode.stepper._BLOCK_BYTES", rows_a_block * 6 * (2 * 6) * 8)
+    monkeypatch.setattr("floater.ode.rows._BLOCK_BYTES", steps_per_block * 6 * (2 * 6) * 8)
     times = torch.linspace(0, 3, 13, dtype=torch.float64)
     path = floater.trajectory(dynamics, initial, 3.0, solver=fixed_dopri5(0.3))
-    assert path._path.stages.steps_per_block == rows_a_block
+    assert path._stepper.tape.steps_per_block == steps_per_block
     assert (
         max(compare(dynamics, initial, times, fixed_dopri5(0.3), ("discrete", "autograd"))) < 1e-10
     )
@@ -224,8 +224,11 @@ def test_gradient_of_few_times_on_a_long_trajectory() -> None:
     long = floater.trajectory(dynamics, initial, 20.0)
     times = torch.tensor([0.2, 1.0], dtype=torch.float64)
     inputs = [initial, *dynamics.parameters()]
-    found, wanted = pull(long(times), inputs), pull(floater.solve(dynamics, initial, times), inputs)
-    for a, b in zip(found, wanted, strict=True):
+    computed, expected = (
+        pull(long(times), inputs),
+        pull(floater.solve(dynamics, initial, times), inputs),
+    )
+    for a, b in zip(computed, expected, strict=True):
         assert relative_error(a, b) < 1e-13
 
 
@@ -245,8 +248,8 @@ def test_each_call_of_a_trajectory_has_its_own_gradient() -> None:
         if tensor.grad is not None
     ]
     whole = path(torch.cat(parts)).square().sum()
-    wanted = torch.autograd.grad(whole, [initial, *dynamics.parameters()])
-    for a, b in zip(added, wanted, strict=True):
+    expected = torch.autograd.grad(whole, [initial, *dynamics.parameters()])
+    for a, b in zip(added, expected, strict=True):
         assert relative_error(a, b) < 1e-12
 
 
@@ -263,11 +266,11 @@ def test_frozen_weights_receive_no_gradient_and_change_no_other(gradient: Gradie
             floater.solve(dynamics, initial, TIMES, solver=solver, gradient=gradient), open_weights
         )
 
-    wanted = gradients()
+    expected = gradients()
     dynamics.get_parameter("first.weight").requires_grad_(False)
     # The adjoint's steps depend on all it integrates, so that there the tolerance is what remains.
     allowed = 1e-7 if gradient == "adjoint" else 1e-12
-    for a, b in zip(gradients(), wanted, strict=True):
+    for a, b in zip(gradients(), expected, strict=True):
         assert relative_error(a, b) < allowed
     floater.solve(dynamics, initial, TIMES, solver=solver, gradient=gradient).sum().backward()
     assert dynamics.get_parameter("first.weight").grad is None
@@ -296,21 +299,21 @@ def test_gradient_in_the_time_is_the_slope(gradient: Gradient) -> None:
         dynamics, initial, 2.0, solver=Dopri5(rtol=1e-10, atol=1e-12), gradient=gradient
     )
     states = path(times)
-    (found,) = torch.autograd.grad(states.sum(), times)
+    (computed,) = torch.autograd.grad(states.sum(), times)
     slopes = torch.stack(
         [dynamics(t, state) for t, state in zip(times.tolist(), states, strict=True)]
     )
-    torch.testing.assert_close(found, slopes.detach().sum((1, 2)), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(computed, slopes.detach().sum((1, 2)), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint", "autograd"])
 def test_gradient_in_the_time_at_the_start_needs_no_other_time(gradient: Gradient) -> None:
-    """p(t) moves away from the start with slope h(start, p), whatever else is asked for."""
+    """p(t) moves away from the start with slope h(start, p), whatever else is requested."""
     initial = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
     times = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     states = floater.solve(lambda t, p: 3 * p, initial, times, gradient=gradient)
-    (found,) = torch.autograd.grad(states.sum(), times)
-    assert float(found) == pytest.approx(6.0)
+    (computed,) = torch.autograd.grad(states.sum(), times)
+    assert float(computed) == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("gradient", ["discrete", "adjoint", "autograd"])
@@ -319,8 +322,8 @@ def test_gradient_at_the_start_alone_is_the_identity(gradient: Gradient) -> None
     times = torch.zeros(4, dtype=torch.float64)
     states = floater.solve(dynamics, initial, times, gradient=gradient)
     assert torch.equal(states, initial.expand(4, 2, 3))
-    (found,) = torch.autograd.grad(states.sum(), initial)
-    assert torch.equal(found, torch.full_like(initial, 4.0))
+    (computed,) = torch.autograd.grad(states.sum(), initial)
+    assert torch.equal(computed, torch.full_like(initial, 4.0))
 
 
 def test_no_times_at_all() -> None:
@@ -352,9 +355,9 @@ def test_a_law_that_switches_reaches_both_its_parts(gradient: Gradient) -> None:
 def test_gradients_reach_dynamics_called_through_a_bound_method() -> None:
     dynamics, initial = biased(LinearDynamics(3)), begin(2, 3)
     inputs = [initial, *dynamics.parameters()]
-    found = pull(floater.solve(dynamics.forward, initial, TIMES), inputs)
-    wanted = pull(floater.solve(dynamics, initial, TIMES), inputs)
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    computed = pull(floater.solve(dynamics.forward, initial, TIMES), inputs)
+    expected = pull(floater.solve(dynamics, initial, TIMES), inputs)
+    assert all(torch.equal(a, b) for a, b in zip(computed, expected, strict=True))
 
 
 def test_a_trajectory_solved_without_gradients_does_not_pretend_to_have_them() -> None:

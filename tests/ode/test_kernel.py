@@ -9,7 +9,8 @@ from torch import Tensor
 
 import floater
 from floater.ode import ACTIVATIONS, kernel, kernel_field
-from floater.ode.mlp_field import PerceptronField
+from floater.ode.fields import StageTerms
+from floater.ode.mlp_field import TensorMLPField
 
 pytestmark = pytest.mark.skipif(
     kernel.library() is None, reason="no C compiler was found when floater was installed"
@@ -52,8 +53,8 @@ def test_the_kernel_takes_the_steps_that_tensor_operations_take(
     solver: floater.Dopri5 | floater.RK4,
 ) -> None:
     assert (
-        kernel_field.fastest(dim, dim, ACTIVATIONS[activation], torch.zeros(1))
-        is kernel_field.CompiledField
+        kernel_field.fastest_mlp_field(dim, dim, ACTIVATIONS[activation], torch.zeros(1))
+        is kernel_field.KernelMLPField
     )
     # At a kink, rounding may decide how long an adaptive step becomes: there the median of some
     # draws counts, of more than a single trajectory.
@@ -62,7 +63,8 @@ def test_the_kernel_takes_the_steps_that_tensor_operations_take(
     ours = [solved(dim, rows, activation, solver, draw) for draw in draws]
     monkeypatch.setenv("FLOATER_KERNEL", "0")
     assert (
-        kernel_field.fastest(dim, dim, ACTIVATIONS[activation], torch.zeros(1)) is PerceptronField
+        kernel_field.fastest_mlp_field(dim, dim, ACTIVATIONS[activation], torch.zeros(1))
+        is TensorMLPField
     )
     plain = [solved(dim, rows, activation, solver, draw) for draw in draws]
     bound = 1e-4 if activation == "relu" else 1e-5
@@ -100,22 +102,23 @@ def test_the_switch_acts_on_new_solves_and_leaves_those_alone_that_have_begun(
     for ours, theirs in zip(made(True), made(False), strict=True):
         assert torch.equal(ours, theirs)
     monkeypatch.setenv("FLOATER_KERNEL", after)
-    wanted = kernel_field.CompiledField if after == "1" else PerceptronField
-    assert kernel_field.fastest(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is wanted
+    expected = kernel_field.KernelMLPField if after == "1" else TensorMLPField
+    assert kernel_field.fastest_mlp_field(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is expected
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(threads: None) -> None:
-    made = []
+    results = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         field = field_of(7, 96)
-        terms, kept = torch.randn(8, 7 * 96, generator=_seeded(1)), torch.zeros(7, 2 * 7 * 96)
+        terms, tape = StageTerms(field.constants, 7), torch.zeros(7, 2 * 7 * 96)
+        terms.rows.copy_(torch.randn(8, 7 * 96, generator=_seeded(1)))
         weights = torch.randn(7, 8, generator=_seeded(2))
-        field.stages([0.1 * i for i in range(7)], terms, [], weights, kept)
-        made.append((terms, kept))
-    for terms, kept in made[1:]:
-        assert torch.equal(terms, made[0][0])
-        assert torch.equal(kept, made[0][1])
+        field.evaluate_stages([0.1 * i for i in range(7)], terms, weights, tape)
+        results.append((terms.rows, tape))
+    for rows, tape in results[1:]:
+        assert torch.equal(rows, results[0][0])
+        assert torch.equal(tape, results[0][1])
 
 
 def test_tanh_is_exact_to_rounding_everywhere() -> None:
@@ -142,17 +145,18 @@ def test_tanh_is_exact_to_rounding_everywhere() -> None:
         for parameter in dynamics.parameters():
             parameter.zero_()
     field = dynamics.field(torch.zeros(500, 16))
-    assert isinstance(field, kernel_field.CompiledField)
-    found = torch.empty(len(numbers))
+    assert isinstance(field, kernel_field.KernelMLPField)
+    computed = torch.empty(len(numbers))
     for first in range(0, len(numbers), 16):  # as biases, so that no product mixes them
-        field._biases[0][0] = numbers[first : first + 16]
-        kept = torch.zeros(2, 2 * 8000)
-        field.stages([0.0, 0.0], torch.zeros(3, 8000), [], torch.zeros(2, 3), kept)
-        found[first : first + 16] = kept[1, 16:32]
+        field._shifts[0][0] = numbers[first : first + 16]
+        terms, tape = StageTerms(field.constants, 2), torch.zeros(2, 2 * 8000)
+        terms.rows.zero_()
+        field.evaluate_stages([0.0, 0.0], terms, torch.zeros(2, 3), tape)
+        computed[first : first + 16] = tape[1, 16:32]
     expected = numbers.double().tanh()
-    assert torch.isnan(found[12])
+    assert torch.isnan(computed[12])
     real = ~torch.isnan(numbers)
-    error = (found.double() - expected).abs()[real]
+    error = (computed.double() - expected).abs()[real]
     assert bool((error <= 3e-7 * expected.abs()[real] + 1e-45).all())
 
 
@@ -189,17 +193,19 @@ def test_packing_reads_both_layouts() -> None:
 
 def test_what_it_does_not_serve_goes_the_other_way() -> None:
     like = torch.zeros(1)
-    assert kernel_field.fastest(20, 16, ACTIVATIONS["tanh"], like) is PerceptronField
-    assert kernel_field.fastest(16, 20, ACTIVATIONS["tanh"], like) is PerceptronField
-    assert kernel_field.fastest(16, 16, ACTIVATIONS["tanh"], like.double()) is PerceptronField
-    assert kernel_field.fastest(16, 16, ACTIVATIONS["gelu"], like) is PerceptronField
+    assert kernel_field.fastest_mlp_field(20, 16, ACTIVATIONS["tanh"], like) is TensorMLPField
+    assert kernel_field.fastest_mlp_field(16, 20, ACTIVATIONS["tanh"], like) is TensorMLPField
+    assert (
+        kernel_field.fastest_mlp_field(16, 16, ACTIVATIONS["tanh"], like.double()) is TensorMLPField
+    )
+    assert kernel_field.fastest_mlp_field(16, 16, ACTIVATIONS["gelu"], like) is TensorMLPField
     assert len(solved(20, 3, "tanh", floater.Dopri5())) == 6
 
 
-def field_of(rows: int, dim: int) -> kernel_field.CompiledField:
+def field_of(rows: int, dim: int) -> kernel_field.KernelMLPField:
     torch.manual_seed(0)
     field = floater.MLPDynamics(dim).field(torch.zeros(rows, dim))
-    assert isinstance(field, kernel_field.CompiledField)
+    assert isinstance(field, kernel_field.KernelMLPField)
     return field
 
 

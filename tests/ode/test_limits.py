@@ -13,7 +13,7 @@ import torch
 import floater
 from floater import RK4, LinearDynamics, MLPDynamics
 from floater.ode import Gradient, Solver
-from floater.ode.stepper import Rows
+from floater.ode.rows import Rows
 
 from .systems import relative_error
 
@@ -41,8 +41,8 @@ def test_a_hundred_thousand_positions(record_property: Callable[[str, object], N
     print(f"largest |p| over 100,000 positions: {largest:.1f}, bound {bound:.1f}")
     assert torch.isfinite(states).all()
     assert largest <= bound
-    found = torch.autograd.grad(states[-1].sum(), list(dynamics.parameters()))
-    assert all(bool(torch.isfinite(gradient).all()) for gradient in found)
+    computed = torch.autograd.grad(states[-1].sum(), list(dynamics.parameters()))
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in computed)
 
 
 def test_gradient_after_thirty_thousand_positions() -> None:
@@ -52,13 +52,13 @@ def test_gradient_after_thirty_thousand_positions() -> None:
     dynamics = MLPDynamics(64, horizon=10.0).double()
     p = torch.randn(4, 64, dtype=torch.float64)
     time = torch.tensor([3000.0], dtype=torch.float64)
-    found, wanted = (
+    computed, expected = (
         torch.autograd.grad(
             floater.solve(dynamics, p, time, solver=solver).sum(), list(dynamics.parameters())
         )
         for solver in (floater.Dopri5(), floater.Dopri5(rtol=1e-8, atol=1e-9))
     )
-    assert max(relative_error(a, b) for a, b in zip(found, wanted, strict=True)) < 1e-2
+    assert max(relative_error(a, b) for a, b in zip(computed, expected, strict=True)) < 1e-2
 
 
 MEASURE = """
@@ -117,8 +117,8 @@ def test_memory_of_discrete_grows_with_steps_not_with_output_times(
         )
         states = path(torch.linspace(0, 30, count, dtype=torch.float64))
         assert states.requires_grad
-        stages.append(held(path._path.stages))
-        dense.append(held(path._path.dense))
+        stages.append(held(path._stepper.tape))
+        dense.append(held(path._stepper.dense))
     assert stages[0] == stages[1] > 0
     assert dense[0] == dense[1]
 
@@ -126,9 +126,9 @@ def test_memory_of_discrete_grows_with_steps_not_with_output_times(
 def test_memory_of_discrete_is_what_its_steps_need() -> None:
     dynamics, p = MLPDynamics(8, 16), torch.randn(2, 8)
     path = floater.trajectory(dynamics, p, 100.0, solver=RK4(0.1))
-    a_block = (1 + 4 * 64) * 2 * 16 * 4
+    block_bytes = (1 + 4 * 64) * 2 * 16 * 4
     assert path.steps == 1000
-    assert held(path._path.stages) == 16 * a_block
+    assert held(path._stepper.tape) == 16 * block_bytes
 
 
 @pytest.mark.parametrize("gradient", ["adjoint", "autograd"])
@@ -137,11 +137,11 @@ def test_only_discrete_keeps_stages(gradient: Gradient) -> None:
         MLPDynamics(8), torch.randn(2, 8), 30.0, solver=RK4(0.1), gradient=gradient
     )
     one_step = (1 + 4) * 2 * 8 * 4
-    assert held(path._path.stages) == one_step
+    assert held(path._stepper.tape) == one_step
 
 
-def test_nothing_is_kept_where_nothing_is_differentiated() -> None:
+def test_nothing_is_stored_where_nothing_is_differentiated() -> None:
     with torch.no_grad():
         path = floater.trajectory(MLPDynamics(8), torch.randn(2, 8), 30.0, solver=RK4(0.1))
-    assert held(path._path.stages) == (1 + 4) * 2 * 8 * 4
+    assert held(path._stepper.tape) == (1 + 4) * 2 * 8 * 4
     assert not path.differentiable

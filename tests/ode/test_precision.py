@@ -20,20 +20,20 @@ TIMES = 0.1 * torch.arange(40, dtype=torch.float64)
 def test_autocast_changes_nothing(make: type[MLPDynamics], gradient: Gradient) -> None:
     dynamics, p = make(8), torch.randn(3, 8, requires_grad=True)
     inputs = [p, *dynamics.parameters()]
-    wanted = floater.solve(dynamics, p, TIMES, gradient=gradient)
+    expected = floater.solve(dynamics, p, TIMES, gradient=gradient)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = floater.solve(dynamics, p, TIMES, gradient=gradient)
+        computed = floater.solve(dynamics, p, TIMES, gradient=gradient)
         path = floater.trajectory(dynamics, p, 2.0, gradient=gradient)
         kept = path(TIMES)
     # The hand-written sweeps look after themselves; plain backpropagation under autocast is advised
     # against by torch.
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=gradient != "autograd"):
-        found_gradients = torch.autograd.grad(found.square().sum(), inputs)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, wanted)
-    assert torch.equal(kept, wanted)
+        computed_gradients = torch.autograd.grad(computed.square().sum(), inputs)
+    assert computed.dtype == torch.float32
+    assert torch.equal(computed, expected)
+    assert torch.equal(kept, expected)
     for a, b in zip(
-        found_gradients, torch.autograd.grad(wanted.square().sum(), inputs), strict=True
+        computed_gradients, torch.autograd.grad(expected.square().sum(), inputs), strict=True
     ):
         assert torch.equal(a, b)
 
@@ -54,10 +54,10 @@ def test_half_precision_model(
     states = floater.solve(dynamics, p, TIMES, gradient=gradient)
     assert states.dtype == dtype
     assert torch.isfinite(states).all()
-    wanted = floater.solve(full, p.detach().float(), TIMES, gradient=gradient)
-    torch.testing.assert_close(states.float(), wanted.to(dtype).float(), rtol=1e-2, atol=1e-2)
+    expected = floater.solve(full, p.detach().float(), TIMES, gradient=gradient)
+    torch.testing.assert_close(states.float(), expected.to(dtype).float(), rtol=1e-2, atol=1e-2)
     states.float().sum().backward()
-    wanted.sum().backward()
+    expected.sum().backward()
     assert p.grad is not None
     assert p.grad.dtype == dtype
     for half, single in zip(dynamics.parameters(), full.parameters(), strict=True):
@@ -90,11 +90,11 @@ class Model(nn.Module):
 def test_inside_a_compiled_model(gradient: Gradient) -> None:
     model = Model(gradient)
     x = torch.randn(40, 3, 8)
-    wanted = model(x, TIMES)
-    wanted_gradients = torch.autograd.grad(wanted.square().sum(), list(model.parameters()))
+    expected = model(x, TIMES)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
     torch.compiler.reset()
-    found = torch.compile(model, backend="aot_eager")(x, TIMES)
-    found_gradients = torch.autograd.grad(found.square().sum(), list(model.parameters()))
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
-    for a, b in zip(found_gradients, wanted_gradients, strict=True):
+    computed = torch.compile(model, backend="aot_eager")(x, TIMES)
+    computed_gradients = torch.autograd.grad(computed.square().sum(), list(model.parameters()))
+    torch.testing.assert_close(computed, expected, rtol=1e-6, atol=1e-6)
+    for a, b in zip(computed_gradients, expected_gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)

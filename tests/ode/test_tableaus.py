@@ -28,7 +28,7 @@ def trees(order: int) -> frozenset[Tree]:
     """All rooted trees with `order` vertices; a tree is the sorted tuple of its branches."""
     if order == 1:
         return frozenset({()})
-    found = set()
+    computed = set()
     for sizes in partitions(order - 1):
         choices: set[Tree] = {()}
         for size in set(sizes):
@@ -38,8 +38,8 @@ def trees(order: int) -> frozenset[Tree]:
                 if sizes.count(size)
                 else choices
             )
-        found |= {tuple(sorted(choice)) for choice in choices}
-    return frozenset(found)
+        computed |= {tuple(sorted(choice)) for choice in choices}
+    return frozenset(computed)
 
 
 def partitions(total: int, largest: int | None = None) -> list[tuple[int, ...]]:

@@ -1,6 +1,4 @@
-"""p(t) does not depend on what else is asked for, to the bit; a trajectory goes on from where it
-stood.
-"""
+"""The bits of p(t) do not depend on the other times requested, nor on when they are requested."""
 
 from __future__ import annotations
 
@@ -103,9 +101,9 @@ def test_times_of_any_shape_and_order(solver: Solver, gradient: Gradient) -> Non
     path = floater.trajectory(dynamics, p, 3.0, solver=solver, gradient=gradient)
     whole = floater.solve(dynamics, p, times, solver=solver, gradient=gradient)
     shuffle = torch.randperm(24)
-    found = path(times[shuffle].view(2, 3, 4))
-    assert found.shape == (2, 3, 4, 3, 6)
-    assert torch.equal(found.reshape(24, 3, 6), whole[shuffle])
+    computed = path(times[shuffle].view(2, 3, 4))
+    assert computed.shape == (2, 3, 4, 3, 6)
+    assert torch.equal(computed.reshape(24, 3, 6), whole[shuffle])
     assert path(times[:0].view(0, 5)).shape == (0, 5, 3, 6)
 
 
@@ -137,20 +135,20 @@ def test_going_on_gives_the_same_bits_and_evaluates_only_the_new_part(
     positions = 0.1 * torch.arange(200, dtype=torch.float64)
     with torch.set_grad_enabled(grad):
         at_once = floater.trajectory(dynamics, p, float(positions[-1]), solver=solver)
-        wanted = at_once(positions)
+        expected = at_once(positions)
         grown = floater.trajectory(dynamics, p, float(positions[99]), solver=solver)
         before = grown.evaluations
         first = grown(positions[:100])
         assert grown.evaluations == before
-        found = grown(positions)
+        computed = grown(positions)
         assert grown.evaluations == at_once.evaluations > before
         assert grown.grid == at_once.grid
-        assert torch.equal(first, wanted[:100])
-        assert torch.equal(found, wanted)
+        assert torch.equal(first, expected[:100])
+        assert torch.equal(computed, expected)
         again = grown(positions)
         assert grown.evaluations == at_once.evaluations
-        assert torch.equal(again, wanted)
-        assert torch.equal(floater.solve(dynamics, p, positions, solver=solver), wanted)
+        assert torch.equal(again, expected)
+        assert torch.equal(floater.solve(dynamics, p, positions, solver=solver), expected)
 
 
 def test_gradients_of_a_grown_trajectory_are_those_of_one_solve() -> None:
@@ -166,13 +164,13 @@ def test_gradients_of_a_grown_trajectory_are_those_of_one_solve() -> None:
     )  # the second call extends what the first one rests on
     inputs = [p, *dynamics.parameters()]
     for states, times in ((early, positions[:100]), (late, positions)):
-        found = torch.autograd.grad(states.square().sum(), inputs)
-        wanted = torch.autograd.grad(floater.solve(dynamics, p, times).square().sum(), inputs)
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+        computed = torch.autograd.grad(states.square().sum(), inputs)
+        expected = torch.autograd.grad(floater.solve(dynamics, p, times).square().sum(), inputs)
+        assert all(torch.equal(a, b) for a, b in zip(computed, expected, strict=True))
 
 
 @each_solver
-def test_evaluations_do_not_depend_on_how_many_times_are_asked(solver: Solver) -> None:
+def test_evaluations_do_not_depend_on_how_many_times_are_requested(solver: Solver) -> None:
     p = torch.randn(3, 6)
     counts = []
     for positions in (1, 10, 10_000):
@@ -199,21 +197,21 @@ def test_evaluations_counts_the_calls(solver: Solver, grad: bool) -> None:
 def test_evaluations_counts_the_calls_of_a_function() -> None:
     calls = 0
 
-    def law(t: float, p: Tensor) -> Tensor:
+    def h(t: float, p: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
         return torch.sin(p)
 
-    path = floater.trajectory(law, torch.randn(3, 6), 4.0)
+    path = floater.trajectory(h, torch.randn(3, 6), 4.0)
     assert path.evaluations == calls
 
 
-def test_a_method_that_reuses_its_last_stage_costs_one_evaluation_less_a_step() -> None:
+def test_a_method_that_reuses_its_last_stage_costs_one_evaluation_less_per_step() -> None:
     p = torch.randn(3, 6)
-    for solver, a_step in ((RK4(0.1), 4), (Midpoint(0.1), 2), (Euler(0.1), 1)):
+    for solver, per_step in ((RK4(0.1), 4), (Midpoint(0.1), 2), (Euler(0.1), 1)):
         path = floater.trajectory(MLPDynamics(6), p, 2.0, solver=solver)
         assert path.steps == 20
-        assert path.evaluations == 1 + 20 * a_step
+        assert path.evaluations == 1 + 20 * per_step
 
 
 def test_fixed_steps_lie_on_their_grid_without_drift() -> None:
@@ -254,12 +252,12 @@ def test_initial_is_neither_changed_nor_shared() -> None:
     assert torch.equal(p, kept)
 
 
-def test_a_solved_trajectory_of_a_perceptron_keeps_the_weights_it_was_solved_with() -> None:
+def test_a_solved_trajectory_of_an_mlp_keeps_the_weights_it_was_solved_with() -> None:
     dynamics, p = MLPDynamics(6), torch.randn(3, 6)
     times = torch.linspace(0, 9, 10)
     path = floater.trajectory(dynamics, p, 4.0)
-    wanted = floater.solve(dynamics, p, times)
+    expected = floater.solve(dynamics, p, times)
     with torch.no_grad():
         for parameter in dynamics.parameters():
             parameter.add_(1.0)
-    assert torch.equal(path(times), wanted)
+    assert torch.equal(path(times), expected)

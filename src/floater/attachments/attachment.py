@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..encoders import KINDS, EncoderConfig, NoPosition, Rotary, RotaryConfig
+from ..encoders import EncoderConfig, NoPosition, Rotary, RotaryConfig, encoder_kind
 from ..errors import ArgumentError, AttachmentError
 from .adapters import active_module
 from .building import Shapes, build_encoders, groups_of
@@ -190,10 +190,9 @@ class Attachment(SiteEncoders):
 
     def describe(self) -> dict[str, Any]:
         """Everything that `attach` needs to create this attachment again, ready for JSON."""
-        kind = next(name for name, config in KINDS.items() if type(self.config) is config)
         return {
             "format": ATTACHMENT_FORMAT,
-            "encoder": {"kind": kind, **self.config.model_dump(mode="json")},
+            "encoder": {"kind": encoder_kind(self.config), **self.config.model_dump(mode="json")},
             "sites": self.sites.model_dump(mode="json"),
             "positions": self.positions,
             "per_stack": self.per_stack,

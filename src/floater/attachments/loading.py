@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..encoders import KINDS, Encoder
+from ..encoders import ENCODER_CONFIGS, Encoder
 from ..errors import LayoutError, SavedError, brief, first_line
 from ..files import HASHES, check_hashes, file_hash
 from .attaching import bind
@@ -87,15 +87,15 @@ def attach_described(
     try:
         encoder = dict(description["encoder"])
         kind = encoder.pop("kind")
-        if description["format"] != ATTACHMENT_FORMAT or kind not in KINDS:
+        if description["format"] != ATTACHMENT_FORMAT or kind not in ENCODER_CONFIGS:
             raise SavedError(
                 f"The saved attachment must have format {ATTACHMENT_FORMAT} and one of the "
-                f"encoders {', '.join(KINDS)}, but has format {description['format']!r} and "
-                f"encoder {kind!r}; install a newer floater-transformers."
+                f"encoders {', '.join(ENCODER_CONFIGS)}, but has format {description['format']!r} "
+                f"and encoder {kind!r}; install a newer floater-transformers."
             )
         return bind(
             model,
-            KINDS[kind](**encoder),
+            ENCODER_CONFIGS[kind](**encoder),
             sites=Sites(**description["sites"]),
             positions=description["positions"],
             per_stack=description["per_stack"],

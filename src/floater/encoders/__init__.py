@@ -1,7 +1,6 @@
-"""Encoders: times → encodings that are added (`Encoder`), or a transform of queries and keys
-(`Rotary`).
-"""
+"""Encoders map times to encodings that are added (`Encoder`), or rotate q and k (`Rotary`)."""
 
+from ..errors import ArgumentError
 from .base import Encoder as Encoder
 from .base import EncoderConfig as EncoderConfig
 from .flow import Flow as Flow
@@ -17,7 +16,7 @@ from .rotary import RotaryConfig as RotaryConfig
 from .sinusoidal import Sinusoidal as Sinusoidal
 from .sinusoidal import SinusoidalConfig as SinusoidalConfig
 
-KINDS: dict[str, type[EncoderConfig]] = {
+ENCODER_CONFIGS: dict[str, type[EncoderConfig]] = {
     "flow": FlowConfig,
     "sinusoidal": SinusoidalConfig,
     "learned": LearnedConfig,
@@ -25,4 +24,15 @@ KINDS: dict[str, type[EncoderConfig]] = {
     "rotary": RotaryConfig,
     "none": NoPositionConfig,
 }
-"""Encoders by the name that stands in config files and saved folders."""
+"""Settings of each encoder by its kind, the name in config files and saved folders."""
+
+
+def encoder_kind(config: EncoderConfig) -> str:
+    """Return the name of an encoder's kind in config files and saved folders."""
+    for kind, settings in ENCODER_CONFIGS.items():
+        if type(config) is settings:
+            return kind
+    raise ArgumentError(
+        f"`config` must be one of {', '.join(type_.__name__ for type_ in ENCODER_CONFIGS.values())}"
+        f" to have a kind, but is a {type(config).__name__}."
+    )

@@ -1,59 +1,56 @@
-"""FLOATER's own encoder: one learned law of motion, one starting point for each site, all sites in
-one solve.
-"""
+"""FLOATER's encoder: learned dynamics, a starting point per site, all sites in one solve."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence, Set
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from ..config import NotNegative, Positive, PositiveInt
 from ..dynamics import ActivationName, MLPDynamics
 from ..errors import ArgumentError
-from ..ode import RK4, Dopri5, Midpoint, Trajectory, outside_graphs
-from ..ode import Solver as AnySolver
+from ..ode import RK4, Dopri5, Midpoint, Solver, Trajectory, outside_graphs
 from ..times import check_times
-from .base import Count, Encoder, EncoderConfig, Positive
+from .base import Encoder, EncoderConfig
 
 
 class FlowConfig(EncoderConfig):
     """Settings of :class:`Flow`.
 
-    As they stand, a fresh encoder is exactly zero and learns from the first step on.
+    With the defaults, a new encoder is exactly zero and learns from the first step on.
     """
 
-    hidden: Count | None = None
-    """Width of the hidden layer of h; the size of the encoding unless given."""
+    hidden: PositiveInt | None = None
+    """Width of the hidden layer of h; default: the size of the encoding."""
     activation: ActivationName = "tanh"
     """The nonlinearity of h."""
     zero_init: bool = True
-    """Start with h ≡ 0 (the last layer is zero), so that a pretrained model is left as it is."""
-    init_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    """Start with h ≡ 0 (the last layer is zero), so that a pretrained model is unchanged."""
+    init_scale: NotNegative = 0.5
     """Scale of the other initial weights of h."""
-    initial_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    initial_scale: NotNegative = 0.0
     """Standard deviation of the initial p(start); 0 starts at the origin."""
     horizon: Positive | None = None
-    """Bounded view of time: h sees T·tanh(t/T). Off unless given."""
-    pull: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Rate at which h draws p back to the origin; with a horizon, paths then come to rest."""
+    """T of a bounded view of time: h sees T·tanh(t/T). By default it sees t itself."""
+    pull: NotNegative = 0.0
+    """Rate at which h draws p back to the origin; with a horizon, p(t) then comes to rest."""
     solver: Literal["dopri5", "rk4", "midpoint"] = "dopri5"
-    """How to solve: with steps that adapt, or with the fixed steps of the paper's Appendix B.1."""
+    """Solver: adaptive steps, or the fixed steps of the paper's Appendix B.1."""
     rtol: Positive = 1e-4
     """Allowed relative error of an adaptive step."""
     atol: Positive = 1e-5
     """Allowed absolute error of an adaptive step."""
-    steps_per_token: Count = 5
+    steps_per_token: PositiveInt = 5
     """Fixed steps within one Δ."""
-    keep_for: Count = 1
-    """Keep a solution for so many optimiser steps (the paper's cached biases). In the steps
-    between, the encoding is a constant and h gets no gradient. Dynamics off the solver's fast path
-    (a pull, one's own) are solved in every step.
+    keep_for: PositiveInt = 1
+    """Number of optimiser steps that share a solution (the paper's cached biases). In all but the
+    first of them the encoding is a constant and h gets no gradient. Dynamics without a fast solver
+    (with a pull, or user-defined) are solved in every step.
     """
 
     def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Flow:
@@ -75,7 +72,7 @@ class FlowConfig(EncoderConfig):
             keep_for=self.keep_for,
         )
 
-    def _solver(self) -> AnySolver:
+    def _solver(self) -> Solver:
         if self.solver == "dopri5":
             return Dopri5(rtol=self.rtol, atol=self.atol)
         return {"rk4": RK4, "midpoint": Midpoint}[self.solver](self.delta / self.steps_per_token)
@@ -84,17 +81,17 @@ class FlowConfig(EncoderConfig):
 class Flow(Encoder):
     """p(t) of dp/dt = h(t, p) from a learned p(start) for each site.
 
-    The solution is reused by every call until a weight changes, however it was changed: the weights
-    are compared, bit for bit, with those the solution belongs to. Each call makes a new autograd
-    node over it, so that micro-batches can be accumulated: one solve, one reverse sweep a backward.
+    All calls share a solution until a weight changes, by whatever means: the weights are compared
+    bit for bit with those the solution belongs to. Each call creates a new autograd node, so that
+    micro-batches can be accumulated: one solve, and one reverse sweep per backward pass.
 
     Args:
         dynamics: h, any module with `forward(t, p)` and an attribute `dim`.
         sites: number of starting points.
         delta: Δ, the time between two neighbouring tokens.
-        solver: how to solve.
+        solver: the method and its step rule.
         initial_scale: standard deviation of the initial p(start).
-        keep_for: optimiser steps for which a solution is kept.
+        keep_for: number of optimiser steps that share a solution.
     """
 
     def __init__(
@@ -103,7 +100,7 @@ class Flow(Encoder):
         sites: int,
         *,
         delta: float,
-        solver: AnySolver,
+        solver: Solver,
         initial_scale: float = 0.0,
         keep_for: int = 1,
     ) -> None:
@@ -121,14 +118,13 @@ class Flow(Encoder):
             nn.init.normal_(self.initial, std=initial_scale)
         self.solves = 0
         self._solution: _Solution | None = None
-        self._kept: _Solution | None = (
-            None  # with keep_for > 1: the solution that training holds on to
-        )
-        self._age = 0  # optimiser steps for which it has been held
-        _steps.follow(self)
+        # With keep_for > 1: the solution that training steps share, and how many there were.
+        self._shared: _Solution | None = None
+        self._age = 0
+        _step_counter.follow(self)
 
     def forward(self, times: Tensor) -> Tensor:
-        if torch.is_inference_mode_enabled():  # what is made here must serve training too
+        if torch.is_inference_mode_enabled():  # training may use this solution later
             with torch.inference_mode(False), torch.no_grad():
                 return self._encode(check_times(times).clone())
         return self._encode(times)
@@ -141,19 +137,23 @@ class Flow(Encoder):
     def _encoded(self, times: Tensor) -> Tensor:
         tensors = [*self.parameters(), *self.buffers()]
         if self.keep_for > 1 and self.training:
-            if self._kept is None or not self._kept.serves(tensors) or self._age >= self.keep_for:
-                self._kept, self._age = self._exact(tensors), 0
-            encodings = self._kept.trajectory(times)
-            return encodings if self._kept.equals(tensors) else encodings.detach()
+            if (
+                self._shared is None
+                or not self._shared.serves(tensors)
+                or self._age >= self.keep_for
+            ):
+                self._shared, self._age = self._exact(tensors), 0
+            encodings = self._shared.trajectory(times)
+            return encodings if self._shared.equals(tensors) else encodings.detach()
         return self._exact(tensors).trajectory(times)
 
-    def stepped(self, held: Set[int]) -> None:
-        """An optimiser has made a step on the parameters with these ids."""
-        if any(id(parameter) in held for parameter in self.parameters()):
+    def count_step(self, parameter_ids: Set[int]) -> None:
+        """Count an optimiser step on the parameters with these ids, if some belong to this flow."""
+        if any(id(parameter) in parameter_ids for parameter in self.parameters()):
             self._age += 1
 
     def _exact(self, tensors: list[Tensor]) -> _Solution:
-        """The solution for the weights as they are now."""
+        """Return the solution for the current weights."""
         solution = self._solution
         if solution is None or not (solution.fits(tensors) and solution.equals(tensors)):
             self.solves += 1
@@ -161,57 +161,58 @@ class Flow(Encoder):
         return solution
 
     def kept_state(self) -> dict[str, Tensor]:
-        """With `keep_for` > 1: what a checkpoint must hold so that a resumed run keeps the same
-        solution as long; else empty.
+        """Return what a checkpoint needs so that a resumed run continues with the same solution.
+
+        It is empty unless `keep_for` > 1.
         """
-        if self._kept is None:
+        if self._shared is None:
             return {}
         return {
             "age": torch.tensor(self._age),
-            **{str(i): weight for i, weight in enumerate(self._kept.weights)},
+            **{str(i): weight for i, weight in enumerate(self._shared.weights)},
         }
 
     @torch.no_grad()
     def load_kept_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up the solution that :meth:`kept_state` described."""
-        self._kept, self._age = None, 0
+        """Continue with the solution that :meth:`kept_state` described."""
+        self._shared, self._age = None, 0
         if not state:
             return
         tensors = [*self.parameters(), *self.buffers()]
-        now = [tensor.detach().clone() for tensor in tensors]
+        current = [tensor.detach().clone() for tensor in tensors]
         for i, tensor in enumerate(tensors):
             tensor.copy_(state[str(i)])
         with torch.enable_grad():
-            self._kept = _Solution(self, tensors)
+            self._shared = _Solution(self, tensors)
         self._age = int(state["age"])
-        for tensor, value in zip(tensors, now, strict=True):
+        for tensor, value in zip(tensors, current, strict=True):
             tensor.copy_(value)
 
     @property
     def steps(self) -> int:
-        """Steps that the present solution consists of."""
+        """Number of steps of the current solution."""
         return 0 if self._solution is None else self._solution.trajectory.steps
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of h that the present solution took, rejected steps included."""
+        """Number of evaluations of h in the current solution, rejected steps included."""
         return 0 if self._solution is None else self._solution.trajectory.evaluations
 
     def dynamics_parameters(self) -> int:
-        """Parameters of h alone, as the paper counts: without the starting points."""
+        """Return the number of parameters of h, without the starting points, as in the paper."""
         return sum(parameter.numel() for parameter in self.dynamics.parameters())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles leave the solution behind."""
-        return {**self.__dict__, "_solution": None, "_kept": None, "_age": 0}
+        """Leave the solution out of copies and pickles."""
+        return {**self.__dict__, "_solution": None, "_shared": None, "_age": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        _steps.follow(self)
+        _step_counter.follow(self)
 
 
 class _Solution:
-    """A trajectory together with the weights it belongs to."""
+    """A trajectory with the weights it belongs to."""
 
     def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
         self._tensors = tensors
@@ -223,59 +224,58 @@ class _Solution:
             gradient="discrete",
             start=0.0,
             keep_dense=True,
-            keep_stages=flow.training
-            or any(tensor.requires_grad for tensor in tensors),  # may be thawed later
+            # frozen weights of a model in training may be unfrozen later
+            keep_stages=flow.training or any(tensor.requires_grad for tensor in tensors),
         )
 
     def fits(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the same tensors, unchanged in shape, type and device, and gradients
-        can flow where wanted.
+        """Return whether these are the same tensors, with the same shape, type and device.
+
+        Gradients must also be available for those that require them.
         """
-        if not self.trajectory.unchanged:  # an optimiser's step of length zero is one, too
+        if not self.trajectory.unchanged:  # also after an optimiser step of length zero
             return False
         return len(tensors) == len(self.weights) and all(
-            tensor is known
+            tensor is original
             and tensor.shape == weight.shape
             and tensor.dtype == weight.dtype
             and tensor.device == weight.device
             and (self.trajectory.differentiable or not tensor.requires_grad)
-            for tensor, known, weight in zip(tensors, self._tensors, self.weights, strict=True)
+            for tensor, original, weight in zip(tensors, self._tensors, self.weights, strict=True)
         )
 
     def serves(self, tensors: list[Tensor]) -> bool:
-        """Whether it may be held on to while the weights change."""
+        """Return whether it may still be used although the weights may have changed."""
         return self.fits(tensors) and (self.trajectory.own_weights or self.equals(tensors))
 
     def equals(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the weights of this solution, bit for bit."""
+        """Return whether these are the weights of this solution, bit for bit."""
         return all(
             torch.equal(tensor, weight)
             for tensor, weight in zip(tensors, self.weights, strict=True)
         )
 
 
-class _Steps:
-    """Tells flows that hold on to a solution when an optimiser has made a step on weights of
-    theirs.
-    """
+class _StepCounter:
+    """Counts optimiser steps for flows whose solution is shared by several of them."""
 
     def __init__(self) -> None:
         self._flows: WeakSet[Flow] = WeakSet()
         register_optimizer_step_post_hook(self)
 
     def follow(self, flow: Flow) -> None:
-        """Tell this flow."""
+        """Count the steps of this flow from now on."""
         if flow.keep_for > 1:
             self._flows.add(flow)
 
     def __call__(self, optimiser: Optimizer, *_: object) -> None:
         if self._flows:
-            held = {
+            parameter_ids = {
                 id(parameter) for group in optimiser.param_groups for parameter in group["params"]
             }
             for flow in self._flows:
-                flow.stepped(held)
+                flow.count_step(parameter_ids)
 
 
-_steps = _Steps()
+_step_counter = _StepCounter()
 _lock = threading.RLock()  # threads that share a model share its solution

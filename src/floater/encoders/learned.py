@@ -1,4 +1,4 @@
-"""A table with one free vector a position and site: BERT's way, and it ends at the last row."""
+"""A learned table with one vector per position and site, as in BERT; it ends at the last row."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..config import Positive, PositiveInt
 from ..errors import LengthError
-from .base import Count, Encoder, EncoderConfig, Positive, to_index
+from .base import Encoder, EncoderConfig, to_index
 
 
 class LearnedConfig(EncoderConfig):
     """Settings of :class:`Learned`."""
 
-    max_length: Count = 512
-    """Number of rows: positions that can be told apart."""
+    max_length: PositiveInt = 512
+    """Number of rows, that is, of positions."""
     beyond: Literal["error", "clamp"] = "error"
-    """What a position past the last row gets: an error, or the last row."""
+    """What happens at positions past the last row: an error, or they get the last row."""
     init_std: Positive = 0.02
     """Standard deviation of the initial rows."""
 
@@ -43,7 +44,7 @@ class Learned(Encoder):
         elif int(index.max()) > last:
             raise LengthError(
                 f"The learned encoder has {last + 1} positions (0 to {last}), but position"
-                f' {int(index.max())} was asked for; raise `max_length`, choose beyond="clamp", or'
+                f' {int(index.max())} was requested; raise `max_length`, choose beyond="clamp", or'
                 " use an encoder without a limit: FlowConfig()."
             )
         return self.weight[index.to(self.weight.device)]

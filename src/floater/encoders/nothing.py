@@ -1,4 +1,4 @@
-"""No position encoding at all: the control."""
+"""No position encoding: the control of experiments."""
 
 from __future__ import annotations
 

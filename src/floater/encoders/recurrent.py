@@ -1,6 +1,4 @@
-"""The paper's alternative to an ODE: a recurrent network that steps from position to position
-(Table 6).
-"""
+"""The paper's alternative to an ODE (Table 6): a recurrent network over positions."""
 
 from __future__ import annotations
 
@@ -11,19 +9,20 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..config import Positive
 from ..dynamics import sinusoid_frequencies
 from ..errors import LengthError
-from .base import Encoder, EncoderConfig, Positive, to_index
+from .base import Encoder, EncoderConfig, to_index
 
 _LONGEST = 200_000
-"""Positions; a step takes some ten microseconds and one row of memory."""
+"""Number of positions; each takes about ten microseconds and one row of memory."""
 
 
 class RecurrentConfig(EncoderConfig):
     """Settings of :class:`Recurrent`."""
 
     layers: Annotated[int, Field(ge=1, le=2)] = 1
-    """Layers a step goes through, each of which sees the input."""
+    """Number of layers per step, each of which sees the input."""
     input: Literal["scalar", "vector"] = "scalar"
     """What a layer sees of the position: the time t = i·Δ, or the sinusoidal encoding of i."""
     init_scale: Positive = 1.0
@@ -36,11 +35,10 @@ class RecurrentConfig(EncoderConfig):
 
 
 class Recurrent(Encoder):
-    """p_{i+1} = layer(z_i, p_i), layer(z, p) = tanh(W·[z; p] + b), from a learned p_0 for each
-    site.
+    """p_{i+1} = layer(z_i, p_i) with layer(z, p) = tanh(W·[z; p] + b), and a learned p_0 per site.
 
-    The layers are shared by all sites: 263,168 parameters for one layer with scalar input at 512
-    dimensions, twice that for two. `cell_parameters` counts them as the paper does, without p_0.
+    All sites share the layers: one layer with scalar input and 512 dimensions has 263,168
+    parameters, two have twice as many. As the paper does, `cell_parameters` leaves out p_0.
     """
 
     frequencies: Tensor
@@ -54,15 +52,13 @@ class Recurrent(Encoder):
         self.register_buffer(
             "frequencies", sinusoid_frequencies(dim).to(torch.get_default_dtype()), persistent=False
         )
-        self._kept: tuple[list[Tensor], list[Tensor]] = (
-            [],
-            [],
-        )  # weights, and the states they gave
+        # the weights of the last call without gradients, and the states they gave
+        self._cache: tuple[list[Tensor], list[Tensor]] = ([], [])
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the initial weights anew."""
+        """Draw new initial weights."""
         nn.init.normal_(self.initial, std=self.config.initial_scale)
         for layer in self.cells:
             assert isinstance(layer, nn.Linear)
@@ -70,7 +66,7 @@ class Recurrent(Encoder):
             nn.init.zeros_(layer.bias)
 
     def cell_parameters(self) -> int:
-        """Parameters of the layers alone."""
+        """Return the number of parameters of the layers, without the starting points."""
         return sum(parameter.numel() for parameter in self.cells.parameters())
 
     def forward(self, times: Tensor) -> Tensor:
@@ -78,40 +74,40 @@ class Recurrent(Encoder):
         if int(index.max()) >= _LONGEST:
             raise LengthError(
                 f"The recurrent encoder steps through all positions, at most {_LONGEST:,}, but "
-                f"position {int(index.max()):,} was asked for; use an encoder that evaluates "
+                f"position {int(index.max()):,} was requested; use an encoder that evaluates "
                 "single times: FlowConfig(), SinusoidalConfig()."
             )
-        self.check_length(int(index.max()) + 1)
+        count = int(index.max()) + 1
+        self.check_length(count)
         learning = torch.is_grad_enabled() and any(
             parameter.requires_grad for parameter in self.parameters()
         )
         if learning or torch.compiler.is_compiling():
-            return torch.stack(self._walk([self.initial], int(index.max()) + 1))[index]
-        with torch.inference_mode(False), torch.no_grad():  # what is kept must serve training too
-            return torch.stack(self._known(int(index.max()) + 1))[index]
+            return torch.stack(self._continued([self.initial], count))[index]
+        with torch.inference_mode(False), torch.no_grad():  # training may use the cache later
+            return torch.stack(self._cached(count))[index]
 
-    def _known(self, count: int) -> list[Tensor]:
-        """The states that were found earlier with the same weights, bit for bit, and as many more
-        as are asked for.
-        """
-        weights, states = self._kept
-        now = [parameter.detach() for parameter in self.parameters()]
-        if len(weights) != len(now) or not all(map(_equal, weights, now)):
-            weights, states = [weight.clone() for weight in now], [self.initial.detach().clone()]
-        states = self._walk(states, count)
-        self._kept = (weights, states)
+    def _cached(self, count: int) -> list[Tensor]:
+        """Return `count` states, reusing those computed earlier with the same weights."""
+        weights, states = self._cache
+        current = [parameter.detach() for parameter in self.parameters()]
+        if len(weights) != len(current) or not all(map(_equal, weights, current)):
+            weights = [weight.clone() for weight in current]
+            states = [self.initial.detach().clone()]
+        states = self._continued(states, count)
+        self._cache = (weights, states)
         return states[:count]
 
-    def _walk(self, states: list[Tensor], count: int) -> list[Tensor]:
-        """States of positions 0, 1, …, at least `count` of them, given the first ones."""
-        found = list(states)
-        while len(found) < count:
-            found.append(self._step(len(found) - 1, found[-1]))
-        return found
+    def _continued(self, states: list[Tensor], count: int) -> list[Tensor]:
+        """Return at least `count` states from position 0 on, given the first ones."""
+        states = list(states)
+        while len(states) < count:
+            states.append(self._step(len(states) - 1, states[-1]))
+        return states
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles leave the known states behind."""
-        return {**self.__dict__, "_kept": ([], [])}
+        """Leave cached states out of copies and pickles."""
+        return {**self.__dict__, "_cache": ([], [])}
 
     def _step(self, position: int, state: Tensor) -> Tensor:
         if self.config.input == "scalar":
@@ -126,5 +122,5 @@ class Recurrent(Encoder):
         return state
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

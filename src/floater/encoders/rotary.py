@@ -1,6 +1,4 @@
-"""Rotary encoding: queries and keys are turned by angles proportional to the time; nothing is
-added.
-"""
+"""Rotary encoding: rotates queries and keys by angles proportional to the time."""
 
 from __future__ import annotations
 
@@ -9,26 +7,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..config import Positive
 from ..errors import ArgumentError
 from ..times import check_times
-from .base import EncoderConfig, Positive
+from .base import EncoderConfig
 
 
 class RotaryConfig(EncoderConfig):
     """Settings of :class:`Rotary`."""
 
     base: Positive = 10_000.0
-    """Ratio between the fastest and the slowest turning pair, nearly."""
+    """About the ratio between the fastest and the slowest rotation."""
 
     def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Rotary:
         return Rotary(self, dim)
 
 
 class Rotary(nn.Module):
-    """Turns the pairs (x_j, x_{j+dim/2}) of a head by the angle (t/Δ)·base^(-2j/dim).
+    """Rotates the pairs (x_j, x_{j+dim/2}) of a head by the angle (t/Δ)·base^(-2j/dim).
 
-    The product of a turned query and a turned key depends on their distance in time only. Nothing
-    to learn.
+    The product of a rotated query and a rotated key depends only on their distance in time. There
+    are no parameters.
     """
 
     def __init__(self, config: RotaryConfig, dim: int) -> None:
@@ -40,7 +39,7 @@ class Rotary(nn.Module):
         self.config, self.dim, self.delta = config, dim, config.delta
 
     def forward(self, times: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn query and key [..., length, dim] whose tokens stand at `times` [..., length]."""
+        """Rotate query and key [..., length, dim] of tokens at `times` [..., length]."""
         if not query.shape[-1] == key.shape[-1] == self.dim:
             raise ArgumentError(
                 f"`query` and `key` must have heads of size {self.dim}, but have {query.shape[-1]} "
@@ -50,7 +49,7 @@ class Rotary(nn.Module):
         return rotate(query, cosine, sine), rotate(key, cosine, sine)
 
     def angles(self, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [..., length, dim/2] of the angles at `times`, float64."""
+        """Return cosine and sine [..., length, dim/2] of the angles at `times`, float64."""
         half = torch.arange(self.dim // 2, dtype=torch.float64)
         frequencies = self.config.base ** (-2 * half / self.dim)
         checked = check_times(times)

@@ -1,4 +1,4 @@
-"""Fixed sinusoids (Eq. 3), at every block with a term of its own if wanted (Eq. 4)."""
+"""Fixed sinusoids (Eq. 3), optionally with a term for each block (Eq. 4)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..config import Positive
 from ..dynamics import sinusoid_frequencies
 from ..errors import ArgumentError
 from ..times import check_times
-from .base import Encoder, EncoderConfig, Positive
+from .base import Encoder, EncoderConfig
 
 
 class SinusoidalConfig(EncoderConfig):
@@ -19,7 +20,7 @@ class SinusoidalConfig(EncoderConfig):
     base: Positive = 1e-4
     """c of Eq. 3: the slowest frequency."""
     block_term: bool = False
-    """Add the term in the block number (Eq. 4), so that every block gets an encoding of its own."""
+    """Add the term in the block number (Eq. 4), so that every block has a different encoding."""
 
     def build(self, sites: int, dim: int, blocks: Sequence[int] | None = None) -> Sinusoidal:
         return Sinusoidal(self, sites, dim, blocks)
@@ -28,7 +29,7 @@ class SinusoidalConfig(EncoderConfig):
 class Sinusoidal(Encoder):
     """sin(i·ω_j) for even j, cos(i·ω_j) for odd j, with i = t/Δ any real number.
 
-    Nothing to learn, no limit.
+    There are no parameters, and any length is supported.
     """
 
     like: Tensor
@@ -44,13 +45,11 @@ class Sinusoidal(Encoder):
                 f"`blocks` must number each of the {sites} sites, but has {len(self.blocks)} "
                 "entries."
             )
-        self.register_buffer(
-            "like", torch.zeros(()), persistent=False
-        )  # follows .to(device, dtype)
+        # follows .to(device, dtype)
+        self.register_buffer("like", torch.zeros(()), persistent=False)
 
     def forward(self, times: Tensor) -> Tensor:
-        # Phases are float64 whatever the model's type; where a device has no float64 they are made
-        # on the CPU.
+        # Phases are float64 whatever the model's type; the CPU computes them for MPS.
         device = self.like.device if self.like.device.type != "mps" else torch.device("cpu")
         index = check_times(times).to(device) / self.delta
         waves = self._waves(index).unsqueeze(-2).expand(*index.shape, self.sites, self.dim)

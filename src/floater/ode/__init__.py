@@ -1,13 +1,14 @@
-"""Solves dp/dt = h(t, p). Knows tensors and a callable, nothing of Transformers."""
+"""Solve dp/dt = h(t, p) for tensors and a callable; independent of Transformers."""
 
 from .activations import ACTIVATIONS as ACTIVATIONS
 from .activations import Activation as Activation
-from .fields import CallableField as CallableField
+from .callable_field import CallableField as CallableField
 from .fields import Dynamics as Dynamics
 from .fields import Field as Field
-from .kernel_field import fastest as fastest
+from .gradient_method import ProvidesField as ProvidesField
+from .kernel_field import fastest_mlp_field as fastest_mlp_field
+from .mlp_field import MLP as MLP
 from .solve import Gradient as Gradient
-from .solve import ProvidesField as ProvidesField
 from .solve import Trajectory as Trajectory
 from .solve import outside_graphs as outside_graphs
 from .solve import solve as solve
@@ -19,5 +20,5 @@ from .solvers import Euler as Euler
 from .solvers import FixedStep as FixedStep
 from .solvers import Midpoint as Midpoint
 from .solvers import Solver as Solver
-from .stepper import Path as Path
+from .stepper import Stepper as Stepper
 from .tableaus import Tableau as Tableau

@@ -1,20 +1,21 @@
 /* The stages of one Runge-Kutta step, and of its reverse, for h = W2·act(W1·p + shift) + level.
 
-   A step is a chain of thin products (a row a trajectory) with two fixed matrices. Calling a BLAS and a dozen tensor operations
-   for each costs as much as the arithmetic; here a step is one call. The matrices are packed once into panels of 16 columns.
-   Threads own columns, so a product needs one barrier, and no result depends on how many threads there are.
+   A step is a chain of thin products (one row per trajectory) with two fixed matrices. Calling BLAS
+   and a dozen tensor operations for each would cost as much as the arithmetic; here a step is one
+   call. The matrices are packed once into panels of 16 columns. Threads own columns, so a product
+   needs one barrier, and no result depends on the number of threads.
 
-   Built where a C compiler is found; without it the same steps are made of tensor operations. */
+   Built where a C compiler is found; without it tensor operations compute the same steps. */
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
 #define PANEL 16
-#define STRETCH 256 /* of a panel, that stays in the nearest cache while all rows pass by */
+#define STRETCH 256 /* rows of a panel that stay in the L1 cache while all trajectories use them */
 
 typedef float v8 __attribute__((vector_size(32)));
-typedef float v8u __attribute__((vector_size(32), aligned(4), may_alias)); /* for loads and stores anywhere */
+typedef float v8u __attribute__((vector_size(32), aligned(4), may_alias)); /* for unaligned loads and stores */
 typedef int32_t i8 __attribute__((vector_size(32)));
 
 #if defined(__x86_64__)
@@ -39,9 +40,9 @@ INLINE v8 choose(i8 mask, v8 yes, v8 no) { return (v8)((mask & (i8)yes) | (~mask
 INLINE v8 tanh8(v8 x) {
     i8 sign = (i8)x & (i8)all(-0.0f);
     v8 size = (v8)((i8)x ^ sign);
-    v8 y = 2.0f * choose(size < all(9.1f), size, all(9.1f)); /* tanh is 1 in float32 from there on */
-    y = choose(size == size, y, size);                       /* not a number stays one */
-    v8 turns = y * 1.44269504f + 12582912.0f;                /* rounds to whole numbers in the low bits */
+    v8 y = 2.0f * choose(size < all(9.1f), size, all(9.1f)); /* tanh is 1 in float32 from here on */
+    y = choose(size == size, y, size);                       /* NaN stays NaN */
+    v8 turns = y * 1.44269504f + 12582912.0f;                /* rounds to an integer in the low bits */
     i8 power = (i8)turns - (i8)all(12582912.0f);
     v8 whole = turns - 12582912.0f;
     v8 r = y - whole * 0.693359375f;
@@ -69,7 +70,7 @@ INLINE v8 tanh8(v8 x) {
 
 INLINE v8 relu8(v8 x) { return choose(x > all(0.0f), x, choose(x == x, all(0.0f), x)); }
 
-/* What happens to a product before it is stored. */
+/* What is applied to a product before it is stored. */
 enum { PLAIN, SHIFT, ACTIVATE, DERIVE };
 
 INLINE v8 ended(v8 x, int end, int relu, const float *shift, const float *z) {
@@ -120,20 +121,20 @@ static void share(long width, long number, long threads, long *first, long *last
     *last = panels * (number + 1) / threads * PANEL;
 }
 
-/* Wait until every thread has come here `met` times. */
-static void meet(Team *team, long threads, long *met) {
+/* Wait until every thread has reached this barrier; `passed` counts the barriers of this thread. */
+static void barrier(Team *team, long threads, long *passed) {
     if (threads < 2) return;
-    long wanted = ++*met * threads;
+    long target = ++*passed * threads;
     atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel);
-    for (long turn = 0; atomic_load_explicit(&team->arrived, memory_order_acquire) < wanted; turn++) {
-        if (turn > 4000) sched_yield();
+    for (long spin = 0; atomic_load_explicit(&team->arrived, memory_order_acquire) < target; spin++) {
+        if (spin > 4000) sched_yield();
 #if defined(__x86_64__)
         else __builtin_ia32_pause();
 #endif
     }
 }
 
-/* A matrix whose rows lie `stride` apart. */
+/* A matrix with `stride` elements between the starts of its rows. */
 typedef struct {
     float *at;
     long stride;
@@ -181,22 +182,22 @@ typedef struct {
     float *terms;                /* the state, then the slopes of all stages [1 + stages, size] */
     const float *weights;        /* [stages, 1 + stages] */
     const float *shifts, *levels; /* what time and biases add [stages, hidden] and [stages, dim] */
-    float *kept;                 /* of each stage and trajectory the state, then act(·) [stages, rows, dim + hidden] */
+    float *tape;                 /* per stage and trajectory the state, then act(·) [stages, rows, dim + hidden] */
 } Forward;
 
 WIDE static void forward(void *job, long number, long threads) {
     Forward *f = job;
     Team *team = &f->team;
-    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, both = dim + hidden, met = 0;
+    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, both = dim + hidden, passed = 0;
     long d0, d1, h0, h1;
     share(dim, number, threads, &d0, &d1);
     share(hidden, number, threads, &h0, &h1);
     for (long s = 1; s < team->stages; s++) {
-        Block x = {f->kept + s * team->rows * both, both}, z = {x.at + dim, both}, slope = {f->terms + (1 + s) * size, dim};
+        Block x = {f->tape + s * team->rows * both, both}, z = {x.at + dim, both}, slope = {f->terms + (1 + s) * size, dim};
         weigh(team, f->weights + s * (1 + team->stages), 1, f->terms, 1 + s, 0, x, d0, d1);
-        meet(team, threads, &met);
+        barrier(team, threads, &passed);
         product(team, f->first, dim, x, z, ACTIVATE, f->shifts + s * hidden, z, h0, h1);
-        meet(team, threads, &met);
+        barrier(team, threads, &passed);
         product(team, f->second, hidden, z, slope, SHIFT, f->levels + s * dim, slope, d0, d1);
     }
 }
@@ -205,37 +206,37 @@ typedef struct {
     Team team;
     const float *first, *second; /* packed W1 [hidden, dim] and W2 [dim, hidden] */
     float *tail;                 /* cotangents of stages 2 … S, then of the state after the step [stages, size] */
-    const float *reach;          /* coupling times length [stages + 1, stages] */
+    const float *scaled;          /* coupling times the step's length [stages + 1, stages] */
     float *slopes;               /* cotangents of slopes [stages, size]; rows 2 … S are written */
     float *inner;                /* cotangents of W1·p + shift [stages, rows·hidden]; rows 2 … S are written */
-    float *next;                 /* in: of the shared slope, from the step after; out: the same for the step before [size] */
-    const float *spread;         /* what outputs send to the slopes [stages, size] */
-    const float *shared;         /* what they send to the shared one, from the step after [size] */
-    const float *kept;           /* as in Forward */
+    float *next;                 /* cotangent of the slope shared with the step after; on return, with the step before [size] */
+    const float *outputs;         /* cotangents that outputs send to the slopes [stages, size] */
+    const float *shared;         /* those that outputs of the step after send to the shared slope [size] */
+    const float *tape;           /* as in Forward */
 } Reverse;
 
 WIDE static void reverse(void *job, long number, long threads) {
     Reverse *r = job;
     Team *team = &r->team;
     long dim = team->dim, hidden = team->hidden, size = team->rows * dim, deep = team->rows * hidden, stages = team->stages;
-    long d0, d1, h0, h1, met = 0;
+    long d0, d1, h0, h1, passed = 0;
     share(dim, number, threads, &d0, &d1);
     share(hidden, number, threads, &h0, &h1);
     for (long row = 0; row < team->rows; row++)
         for (long i = row * dim + d0; i < row * dim + d1; i += 8)
             store(r->slopes + (stages - 1) * size + i,
-                  load(r->next + i) + load(r->spread + (stages - 1) * size + i) + load(r->shared + i));
+                  load(r->next + i) + load(r->outputs + (stages - 1) * size + i) + load(r->shared + i));
     for (long s = stages - 1; s > 0; s--) {
         Block slope = {r->slopes + s * size, dim}, inner = {r->inner + s * deep, hidden}, out = {r->tail + (s - 1) * size, dim};
-        Block z = {(float *)r->kept + s * (size + deep) + dim, dim + hidden};
+        Block z = {(float *)r->tape + s * (size + deep) + dim, dim + hidden};
         if (s < stages - 1)
-            weigh(team, r->reach + (s + 1) * stages + s, stages, r->tail + s * size, stages - s, r->spread + s * size, slope, d0, d1);
-        meet(team, threads, &met);
+            weigh(team, r->scaled + (s + 1) * stages + s, stages, r->tail + s * size, stages - s, r->outputs + s * size, slope, d0, d1);
+        barrier(team, threads, &passed);
         product(team, r->second, dim, slope, inner, DERIVE, z.at, z, h0, h1);
-        meet(team, threads, &met);
+        barrier(team, threads, &passed);
         product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
     }
-    weigh(team, r->reach + stages, stages, r->tail, stages, 0, (Block){r->next, dim}, d0, d1);
+    weigh(team, r->scaled + stages, stages, r->tail, stages, 0, (Block){r->next, dim}, d0, d1);
     for (long row = 0; row < team->rows; row++)
         for (long i = row * dim + d0; i < row * dim + d1; i += 8) {
             v8 sum = load(r->tail + i);
@@ -249,9 +250,9 @@ typedef struct {
     const float *first;   /* packed W1ᵀ */
     const float *error, *before, *after; /* error estimate of the step, states before and after it [size] */
     const float *weights; /* of the stages in the error estimate, without the length [stages] */
-    const float *kept;    /* as in Forward */
-    float *missed;        /* room for the error of the hidden layer [rows·hidden] */
-    double *sums;         /* room for 5 sums a panel of columns [panels of the wider side, 5] */
+    const float *tape;    /* as in Forward */
+    float *scratch;        /* for the error of the hidden layer [rows·hidden] */
+    double *sums;         /* 5 sums per panel of columns [panels of the wider layer, 5] */
     float relative, absolute;
 } Measure;
 
@@ -275,7 +276,7 @@ WIDE static void measure(void *job, long number, long threads) {
             for (long i = row * dim + column; i < row * dim + column + PANEL; i += 8) {
                 v8 one = (v8)((i8)load(m->before + i) & size), two = (v8)((i8)load(m->after + i) & size);
                 v8 scale = choose(one > two, one, two) * m->relative + m->absolute;
-                scale = choose(one == one, scale, one); /* not a number stays one */
+                scale = choose(one == one, scale, one); /* NaN stays NaN */
                 v8 share = load(m->error + i) / scale;
                 errors += share * share;
                 scales += scale;
@@ -283,15 +284,15 @@ WIDE static void measure(void *job, long number, long threads) {
         m->sums[column / PANEL * 5] = added(errors);
         m->sums[column / PANEL * 5 + 1] = added(scales);
     }
-    Block last = {(float *)m->kept + (team->stages - 1) * team->rows * both + dim, both}, missed = {m->missed, hidden};
-    product(team, m->first, dim, (Block){(float *)m->error, dim}, missed, DERIVE, m->error, last, h0, h1);
+    Block last = {(float *)m->tape + (team->stages - 1) * team->rows * both + dim, both}, scratch = {m->scratch, hidden};
+    product(team, m->first, dim, (Block){(float *)m->error, dim}, scratch, DERIVE, m->error, last, h0, h1);
     for (long column = h0; column < h1; column += PANEL) {
         v8 squares = all(0.0f), errors = all(0.0f), wrongs = all(0.0f);
         for (long row = 0; row < team->rows; row++)
             for (long i = column; i < column + PANEL; i += 8) {
-                v8 error = all(0.0f), wrong = load(m->missed + row * hidden + i);
+                v8 error = all(0.0f), wrong = load(m->scratch + row * hidden + i);
                 for (long s = 0; s < team->stages; s++) {
-                    v8 z = load(m->kept + (s * team->rows + row) * both + dim + i);
+                    v8 z = load(m->tape + (s * team->rows + row) * both + dim + i);
                     squares += z * z;
                     error += m->weights[s] * z;
                 }
@@ -307,37 +308,37 @@ WIDE static void measure(void *job, long number, long threads) {
 typedef struct {
     Team team;
     const float *first, *second; /* as in Forward, or in Reverse */
-    const float *shift, *level;  /* what time and biases add [hidden] and [dim]; a reverse has none */
-    float *kept;                 /* of each trajectory the state, then act(·) [rows, dim + hidden] */
+    const float *shift, *level;  /* what time and biases add [hidden] and [dim]; not used in reverse */
+    float *tape;                 /* per trajectory the state, then act(·) [rows, dim + hidden] */
     float *slope;                /* of the state, or its cotangent [size] */
-    float *inner, *out;          /* of a reverse: cotangents of W1·p + shift [rows·hidden] and of the state [size] */
+    float *inner, *out;          /* in reverse: cotangents of W1·p + shift [rows·hidden] and of the state [size] */
 } Stage;
 
 WIDE static void stage(void *job, long number, long threads) {
     Stage *f = job;
     Team *team = &f->team;
-    long dim = team->dim, hidden = team->hidden, both = dim + hidden, d0, d1, h0, h1, met = 0;
+    long dim = team->dim, hidden = team->hidden, both = dim + hidden, d0, d1, h0, h1, passed = 0;
     share(dim, number, threads, &d0, &d1);
     share(hidden, number, threads, &h0, &h1);
-    Block x = {f->kept, both}, z = {f->kept + dim, both}, slope = {f->slope, dim};
+    Block x = {f->tape, both}, z = {f->tape + dim, both}, slope = {f->slope, dim};
     product(team, f->first, dim, x, z, ACTIVATE, f->shift, z, h0, h1);
-    meet(team, threads, &met);
+    barrier(team, threads, &passed);
     product(team, f->second, hidden, z, slope, SHIFT, f->level, slope, d0, d1);
 }
 
 WIDE static void unstage(void *job, long number, long threads) {
     Stage *r = job;
     Team *team = &r->team;
-    long dim = team->dim, hidden = team->hidden, d0, d1, h0, h1, met = 0;
+    long dim = team->dim, hidden = team->hidden, d0, d1, h0, h1, passed = 0;
     share(dim, number, threads, &d0, &d1);
     share(hidden, number, threads, &h0, &h1);
-    Block slope = {r->slope, dim}, inner = {r->inner, hidden}, out = {r->out, dim}, z = {r->kept + dim, dim + hidden};
+    Block slope = {r->slope, dim}, inner = {r->inner, hidden}, out = {r->out, dim}, z = {r->tape + dim, dim + hidden};
     product(team, r->second, dim, slope, inner, DERIVE, z.at, z, h0, h1);
-    meet(team, threads, &met);
+    barrier(team, threads, &passed);
     product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
 }
 
-#define CHUNK 1024 /* columns whose rows stay in the nearest cache */
+#define CHUNK 1024 /* columns whose rows stay in the L1 cache */
 
 typedef struct {
     Team team;
@@ -385,7 +386,7 @@ WIDE static void mix(void *job, long number, long threads) {
     }
 }
 
-/* The OpenMP runtime that torch has loaded: its threads are awake already. Without it, one thread does everything. */
+/* The OpenMP runtime that torch has loaded: its threads are already awake. Without it, one thread does everything. */
 static void (*run_parallel)(void (*)(void *), void *, unsigned, unsigned);
 static int (*thread_number)(void);
 static int (*thread_count)(void);
@@ -396,26 +397,26 @@ void floater_threads(void *parallel, void *number, void *count) {
     thread_count = (int (*)(void))count;
 }
 
-static void labour(void *job) {
+static void run_share(void *job) {
     Team *team = job;
     if (team->threads > 1)
-        team->work(job, thread_number(), thread_count()); /* may be fewer than were asked for */
+        team->work(job, thread_number(), thread_count()); /* may be fewer than requested */
     else
         team->work(job, 0, 1);
 }
 
-static void together(Team *team) {
+static void run(Team *team) {
     long least = team->dim < team->hidden ? team->dim : team->hidden;
     if (team->threads > least / PANEL) team->threads = (int)(least / PANEL);
     if (run_parallel && team->threads > 1) {
-        run_parallel(labour, team, (unsigned)team->threads, 0);
+        run_parallel(run_share, team, (unsigned)team->threads, 0);
     } else {
         team->threads = 1;
-        labour(team);
+        run_share(team);
     }
 }
 
-/* A matrix [depth, width] by panels of 16 columns; its rows or its columns lie in one piece. */
+/* Copy a matrix [depth, width] into panels of 16 columns; its rows or its columns are contiguous. */
 void floater_pack(const float *matrix, long depth, long width, long by_row, long by_column, float *packed) {
     for (long first = 0; first < width; first += PANEL)
         for (long k = 0; k < depth; k += PANEL, packed += PANEL * PANEL) {
@@ -429,42 +430,42 @@ void floater_pack(const float *matrix, long depth, long width, long by_row, long
         }
 }
 
-/* weights [count, depth] · rows [depth, size], for few rows that are long. */
+/* weights [count, depth] · rows [depth, size], for few long rows. */
 void floater_mix(const float *weights, const float *rows, float *out, long count, long depth, long size, int threads) {
     Mix job = {{0, 0, size, size, 0, threads, 0, mix}, weights, rows, out, count, depth, size};
-    together(&job.team);
+    run(&job.team);
 }
 
-void floater_stage(const float *first, const float *second, const float *shift, const float *level, float *kept, float *slope,
+void floater_stage(const float *first, const float *second, const float *shift, const float *level, float *tape, float *slope,
                    long stages, long rows, long dim, long hidden, int relu, int threads) {
-    Stage job = {{stages, rows, dim, hidden, relu, threads, 0, stage}, first, second, shift, level, kept, slope, 0, 0};
-    together(&job.team);
+    Stage job = {{stages, rows, dim, hidden, relu, threads, 0, stage}, first, second, shift, level, tape, slope, 0, 0};
+    run(&job.team);
 }
 
-void floater_unstage(const float *first, const float *second, float *kept, float *slope, float *inner, float *out, long stages,
+void floater_unstage(const float *first, const float *second, float *tape, float *slope, float *inner, float *out, long stages,
                      long rows, long dim, long hidden, int relu, int threads) {
-    Stage job = {{stages, rows, dim, hidden, relu, threads, 0, unstage}, first, second, 0, 0, kept, slope, inner, out};
-    together(&job.team);
+    Stage job = {{stages, rows, dim, hidden, relu, threads, 0, unstage}, first, second, 0, 0, tape, slope, inner, out};
+    run(&job.team);
 }
 
 void floater_forward(const float *first, const float *second, float *terms, const float *weights, const float *shifts,
-                     const float *levels, float *kept, long stages, long rows, long dim, long hidden, int relu, int threads) {
-    Forward job = {{stages, rows, dim, hidden, relu, threads, 0, forward}, first, second, terms, weights, shifts, levels, kept};
-    together(&job.team);
+                     const float *levels, float *tape, long stages, long rows, long dim, long hidden, int relu, int threads) {
+    Forward job = {{stages, rows, dim, hidden, relu, threads, 0, forward}, first, second, terms, weights, shifts, levels, tape};
+    run(&job.team);
 }
 
-void floater_reverse(const float *first, const float *second, float *tail, const float *reach, float *slopes, float *inner,
-                     float *next, const float *spread, const float *shared, const float *kept, long stages, long rows, long dim,
+void floater_reverse(const float *first, const float *second, float *tail, const float *scaled, float *slopes, float *inner,
+                     float *next, const float *outputs, const float *shared, const float *tape, long stages, long rows, long dim,
                      long hidden, int relu, int threads) {
-    Reverse job = {{stages, rows, dim, hidden, relu, threads, 0, reverse}, first, second, tail, reach, slopes, inner, next, spread,
-                   shared, kept};
-    together(&job.team);
+    Reverse job = {{stages, rows, dim, hidden, relu, threads, 0, reverse}, first, second, tail, scaled, slopes, inner, next, outputs,
+                   shared, tape};
+    run(&job.team);
 }
 
 void floater_measure(const float *first, const float *error, const float *before, const float *after, const float *weights,
-                     const float *kept, float *missed, double *sums, long stages, long rows, long dim, long hidden, int relu,
+                     const float *tape, float *scratch, double *sums, long stages, long rows, long dim, long hidden, int relu,
                      int threads, float relative, float absolute) {
-    Measure job = {{stages, rows, dim, hidden, relu, threads, 0, measure}, first, error, before, after, weights, kept, missed, sums,
+    Measure job = {{stages, rows, dim, hidden, relu, threads, 0, measure}, first, error, before, after, weights, tape, scratch, sums,
                    relative, absolute};
-    together(&job.team);
+    run(&job.team);
 }

@@ -1,4 +1,4 @@
-"""Nonlinearities with the derivative that a hand-written reverse sweep needs."""
+"""Nonlinearities with the derivatives that a hand-written reverse sweep needs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Activation:
     """A scalar nonlinearity.
 
     Attributes:
-        forward: the function itself, differentiable.
+        name: the name in settings.
+        forward: the function, differentiable.
         apply_: the function in place.
-        derivative: its derivative as a function of what is kept: the output if `from_output`, else
-            the input.
+        derivative: its derivative as a function of what is recorded: the output if `from_output`,
+            else the input.
         from_output: whether the output alone determines the derivative.
-        bound: the largest absolute value the function can take, infinite if there is none.
+        bound: the largest absolute value the function can take; may be infinite.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Activation:
     bound: float = math.inf
 
 
-_SOFTPLUS_LINEAR_FROM = 20.0  # torch's own default: above it the function is the identity
+_SOFTPLUS_LINEAR_FROM = 20.0  # torch's default: above it the function is the identity
 
 
 def _tanh_derivative(z: Tensor) -> Tensor:
@@ -56,14 +57,7 @@ def _gelu_derivative(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Activation] = {
     activation.name: activation
     for activation in (
-        Activation(
-            "tanh",
-            torch.tanh,
-            torch.tanh_,
-            _tanh_derivative,
-            True,
-            bound=1.0,
-        ),
+        Activation("tanh", torch.tanh, torch.tanh_, _tanh_derivative, True, bound=1.0),
         Activation("relu", torch.relu, torch.relu_, lambda z: (z > 0).to(z.dtype), True),
         Activation(
             "softplus", F.softplus, lambda x: x.copy_(F.softplus(x)), _softplus_derivative, False

@@ -1,7 +1,6 @@
-"""The compiled library, where it was built and the machine can run it.
+"""The C kernel: loads the library, where it was built and the machine can run it.
 
-`FLOATER_KERNEL=0` leaves it aside in every solve that begins from then on; one that has begun goes
-on as it was.
+With `FLOATER_KERNEL=0` new solves do not use it; a solve that has begun continues as before.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ PANEL = 16
 
 
 def library() -> Any:
-    """The library for a new solve, None if there is none that works here or it is not wanted."""
+    """Return the library for a new solve; None if there is none or `FLOATER_KERNEL` is 0."""
     return None if os.environ.get("FLOATER_KERNEL") == "0" else loaded()
 
 
 def loaded() -> Any:
-    """The library for a solve that began with it, whatever `FLOATER_KERNEL` says by now."""
+    """Return the library for a solve that began with it, whatever `FLOATER_KERNEL` is now."""
     if not _loaded:
         _loaded.append(_load())
     return _loaded[0]
@@ -36,44 +35,43 @@ _loaded: list[Any] = []
 
 
 def _load() -> Any:
-    places = [
+    candidates = (
         Path(__file__).with_name(f"_kernel{suffix}")
         for suffix in importlib.machinery.EXTENSION_SUFFIXES
-    ]
-    found = next((path for path in places if path.exists()), None)
-    if found is None:
+    )
+    path = next((candidate for candidate in candidates if candidate.exists()), None)
+    if path is None:
         return None
     try:
-        opened = ctypes.CDLL(str(found))
+        opened = ctypes.CDLL(str(path))
         if not opened.floater_usable():
             return None
     except (OSError, AttributeError):
         return None
+    # The kernel borrows torch's OpenMP threads; without them it uses a single thread.
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    with contextlib.suppress(
-        AttributeError, OSError, TypeError
-    ):  # torch's own threads; without them the kernel uses one
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         opened.floater_threads(
             *(ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p) for name in names)
         )
     return opened
 
 
-def at(tensor: Tensor) -> ctypes.c_void_p:
-    """Where a tensor lies."""
+def address(tensor: Tensor) -> ctypes.c_void_p:
+    """Return the address of a tensor's data."""
     return ctypes.c_void_p(tensor.data_ptr())
 
 
 def pack(matrix: Tensor) -> Tensor:
-    """A matrix [depth, width] by panels of 16 columns, as the library wants it."""
+    """Copy a matrix [depth, width] into panels of 16 columns, the layout the kernel works on."""
     packed = torch.empty(matrix.numel())
     sizes = (*matrix.shape, *matrix.stride())
-    loaded().floater_pack(at(matrix), *map(ctypes.c_long, sizes), at(packed))
+    loaded().floater_pack(address(matrix), *map(ctypes.c_long, sizes), address(packed))
     return packed
 
 
 def mixes(rows: Tensor) -> bool:
-    """Whether `mix` takes rows like these."""
+    """Return whether `mix` supports rows like these."""
     return (
         rows.dtype == torch.float32
         and rows.device.type == "cpu"
@@ -84,11 +82,11 @@ def mixes(rows: Tensor) -> bool:
 
 
 def mix(weights: Tensor, rows: Tensor, out: Tensor) -> Tensor:
-    """weights [n, m] · rows [m, size] for small n and m, all in one piece; a row of it does not
-    depend on the others.
+    """Compute weights [n, m] · rows [m, size] for small n and m, all of them contiguous.
+
+    A row of the result does not depend on the others.
     """
     sizes = (*weights.shape, rows.shape[1])
-    loaded().floater_mix(
-        at(weights), at(rows), at(out), *map(ctypes.c_long, sizes), torch.get_num_threads()
-    )
+    pointers = (address(weights), address(rows), address(out))
+    loaded().floater_mix(*pointers, *map(ctypes.c_long, sizes), torch.get_num_threads())
     return out

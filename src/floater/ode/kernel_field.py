@@ -1,8 +1,7 @@
-"""A perceptron's steps by the compiled library; without it they are made of tensor operations, with
-the same results to rounding.
+"""An MLP's steps by the C kernel; without it tensor operations give the same results to rounding.
 
-The library's thin products run at full speed, so it integrates p itself: the detour over W₁p, which
-saves thin products but adds wide ones, does not pay here.
+The kernel's thin products run at full speed, so it integrates p itself: integrating W₁p instead,
+which saves thin products but adds wide ones, would not pay off here.
 """
 
 from __future__ import annotations
@@ -10,200 +9,189 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .activations import Activation
-from .fields import Attempt, Reverse
-from .kernel import PANEL, at, library, loaded, mix, pack
-from .mlp_field import Perceptron, PerceptronField, PerceptronReverse, weigh_strain
+from .fields import (
+    Attempt,
+    Carry,
+    Reverse,
+    StageBlock,
+    Stages,
+    StageTerms,
+    StepCotangents,
+    StepError,
+)
+from .kernel import PANEL, address, library, loaded, mix, pack
+from .mlp_field import MLP, HiddenNorms, MLPField, MLPReverse, TensorMLPField, hidden_layer_error
 
-_KNOWN = {"tanh": 0, "relu": 1}  # nonlinearities, as the kernel numbers them
+_ACTIVATION_NUMBERS = {"tanh": 0, "relu": 1}  # as the kernel numbers them
 
 
-def fastest(dim: int, hidden: int, activation: Activation, like: Tensor) -> type[Perceptron]:
-    """The fastest way to step a perceptron of this size, with states like this one."""
-    served = (
-        activation.name in _KNOWN
+def fastest_mlp_field(
+    dim: int, hidden: int, activation: Activation, like: Tensor
+) -> type[KernelMLPField] | type[TensorMLPField]:
+    """Return the fastest implementation for an MLP of this size, with states like this one."""
+    supported = (
+        activation.name in _ACTIVATION_NUMBERS
         and like.dtype == torch.float32
         and like.device.type == "cpu"
         and dim % PANEL == 0
         and hidden % PANEL == 0
         and library() is not None
     )
-    return CompiledField if served else PerceptronField
+    return KernelMLPField if supported else TensorMLPField
 
 
-class CompiledField(Perceptron):
-    """h = W₂·act(W₁p + τ(t)·v₁ + b₁) + τ(t)·v₂ + b₂; a stage keeps p and act(·), side by side for
-    each trajectory.
-    """
+class KernelMLPField(MLPField):
+    """An MLP's steps by the kernel; a stage records p and act(·), side by side per trajectory."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, initial: Tensor, mlp: MLP) -> None:
+        super().__init__(initial, mlp)
         self.width = self.initial.numel()
-        self.kept_width = self.width + self.rows * self.hidden
+        self.tape_width = self.width + self.rows * self.hidden
         self.constants = self.initial.new_empty(0, self.width)
-        self.known = _KNOWN[self.activation.name]
+        self._activation_number = _ACTIVATION_NUMBERS[self.activation.name]
         with torch.no_grad():
             self._first, self._second = pack(self.w1.t()), pack(self.w2.t())
-            self._room = self.initial.new_empty(self.rows * self.hidden)
-            self._biases = torch.stack((self.b1, self.v1)), torch.stack((self.b2, self.v2))
+            self._scratch = self.initial.new_empty(self.rows * self.hidden)
+            self._shifts = torch.stack((self.b1, self.v1)), torch.stack((self.b2, self.v2))
 
     def enter(self) -> Tensor:
         return self.initial.clone()
 
-    def stage(self, time: float, slope: Tensor, kept: Tensor) -> None:
-        both = kept.view(self.rows, self.dim + self.hidden)
-        both[:, : self.dim] = (
-            kept[: self.width].view(self.rows, self.dim).clone()
-        )  # it comes in one piece
-        shift, level = self._shifted([time])
-        self.call("stage", (self._first, self._second, shift, level, kept, slope), 1)
+    def stage(self, time: float, slope: Tensor, tape: Tensor) -> None:
+        # The inner state arrives contiguous; on the tape the rows of p lie apart.
+        by_trajectory = tape.view(self.rows, self.dim + self.hidden)
+        by_trajectory[:, : self.dim] = tape[: self.width].view(self.rows, self.dim).clone()
+        shift1, shift2 = self._shifts_at([time])
+        self.call("stage", (self._first, self._second, shift1, shift2, tape, slope), 1)
 
-    def _shifted(self, times: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """What time and biases add to both layers [S, hidden] and [S, dim]."""
+    def _shifts_at(self, times: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Return what time and biases add to both layers, [S, hidden] and [S, dim]."""
         seen = torch.tensor([[1.0, self.view(time)] for time in times])
-        return seen @ self._biases[0], seen @ self._biases[1]
+        return seen @ self._shifts[0], seen @ self._shifts[1]
 
-    def stages(
-        self,
-        times: Sequence[float],
-        terms: Tensor,
-        heads: Sequence[Tensor],
-        weights: Tensor,
-        kept: Tensor,
+    def evaluate_stages(
+        self, times: Sequence[float], terms: StageTerms, weights: Tensor, tape: Tensor
     ) -> None:
-        shifts, levels = self._shifted(times)
-        tensors = (self._first, self._second, terms, weights, shifts, levels, kept)
+        shifts = self._shifts_at(times)
+        tensors = (self._first, self._second, terms.rows, weights, *shifts, tape)
         self.call("forward", tensors, len(times))
 
     def call(
-        self, name: str, tensors: Sequence[Tensor], stages: int, more: Sequence[float] = ()
+        self, name: str, tensors: Sequence[Tensor], stages: int, numbers: Sequence[float] = ()
     ) -> None:
         """Run one of the kernel's functions."""
         sizes = (stages, self.rows, self.dim, self.hidden)
         function = getattr(loaded(), f"floater_{name}")
         function(
-            *map(at, tensors),
+            *map(address, tensors),
             *map(ctypes.c_long, sizes),
-            self.known,
+            self._activation_number,
             torch.get_num_threads(),
-            *map(ctypes.c_float, more),
+            *map(ctypes.c_float, numbers),
         )
 
-    def states(self, kept: Tensor) -> Tensor:
-        """p of stages, from what they kept [n, kept_width]: a row a stage and trajectory."""
-        return kept.view(-1, self.dim + self.hidden)[:, : self.dim]
+    def states(self, tape: Tensor) -> Tensor:
+        """Return p of stages, from their tape [n, tape_width]: one row per stage and trajectory."""
+        return tape.view(-1, self.dim + self.hidden)[:, : self.dim]
 
-    def outputs(self, kept: Tensor) -> Tensor:
-        """act(·) of stages, likewise."""
-        return kept.view(-1, self.dim + self.hidden)[:, self.dim :]
+    def activations(self, tape: Tensor) -> Tensor:
+        """Return act(·) of stages, in the same layout."""
+        return tape.view(-1, self.dim + self.hidden)[:, self.dim :]
 
-    def combine(
-        self, weights: Tensor, times: Sequence[float], slopes: Tensor, kept: Tensor
-    ) -> Tensor:
-        return mix(weights, slopes, slopes.new_empty(len(weights), self.width))
+    def combine(self, weights: Tensor, stages: Stages) -> Tensor:
+        return mix(weights, stages.slopes, stages.slopes.new_empty(len(weights), self.width))
 
-    def measure(
-        self,
-        step: Attempt,
-        weights: Tensor,
-        slopes: Tensor,
-        kept: Tensor,
-        relative: float,
-        absolute: float,
-    ) -> tuple[float, float, float]:
+    def measure(self, attempt: Attempt, rtol: float, atol: float) -> StepError:
         sums = torch.zeros(max(self.dim, self.hidden) // PANEL, 5, dtype=torch.float64)
+        tape = attempt.stages.tape
         tensors = (
             self._first,
-            step.error,
-            step.before,
-            step.after,
-            weights,
-            kept,
-            self._room,
+            attempt.error,
+            attempt.before,
+            attempt.after,
+            attempt.error_weights,
+            tape,
+            self._scratch,
             sums,
         )
-        self.call("measure", tensors, len(kept), (relative, absolute))
-        error, total, *squares = sums.sum(0).tolist()
-        z, integral, value = map(math.sqrt, squares)
-        strain = weigh_strain(z, integral, value, self.rows * self.hidden, len(kept))
-        return math.sqrt(error / max(1, self.width)), total, strain
+        self.call("measure", tensors, len(tape), (rtol, atol))
+        error, scale_sum, *squares = sums.sum(0).tolist()
+        norms = HiddenNorms(*map(math.sqrt, squares))
+        gradient = hidden_layer_error(norms, self.rows * self.hidden, len(tape))
+        return StepError(math.sqrt(error / max(1, self.width)), scale_sum, gradient)
 
     def reverse(self) -> Reverse:
-        return _CompiledReverse(self)
+        return _KernelMLPReverse(self)
 
 
-class _CompiledReverse(PerceptronReverse):
-    """Goes back through a step in one call; weight gradients follow in one product each."""
+class _KernelMLPReverse(MLPReverse):
+    """Goes back through a step in one call; weight gradients follow in one product per weight.
 
-    def __init__(self, field: CompiledField) -> None:
+    Gradients of biases and of v are rows of one tensor: first b, then v.
+    """
+
+    def __init__(self, field: KernelMLPField) -> None:
         super().__init__(field)
         self._field = field
-        new = field.initial.new_zeros
-        self._grad1, self._grad2 = new(field.hidden, field.dim), new(field.dim, field.hidden)
-        self._slope1, self._slope2 = new(2, field.hidden), new(2, field.dim)
+        zeros = field.initial.new_zeros
+        self._grad_w1, self._grad_w2 = (
+            zeros(field.hidden, field.dim),
+            zeros(field.dim, field.hidden),
+        )
+        self._grad_shift1, self._grad_shift2 = zeros(2, field.hidden), zeros(2, field.dim)
         self._first, self._second = pack(field.w1), pack(field.w2)
-        self._kept = self._inner = self._seen_rows = field.initial
+        self._tape = self._hidden = self._seen_rows = field.initial  # until a block is opened
 
-    def spread(self, moments: Tensor, weights: Tensor, times: Tensor, kept: Tensor) -> Tensor:
+    def output_cotangents(self, moments: Tensor, weights: Tensor, block: StageBlock) -> Tensor:
         return weights.transpose(1, 2) @ moments
 
-    def open_rows(self, kept: Tensor, times: Tensor) -> None:
-        self._kept = kept
-        self._inner = kept.new_empty(len(kept), self._field.rows * self._field.hidden)
-        self._inner[0].zero_()  # no step of this block writes its first row
-        self._seen_rows = self.seen(times)
+    def open_block(self, block: StageBlock) -> None:
+        self._tape = block.tape
+        width = self._field.rows * self._field.hidden
+        self._hidden = block.tape.new_empty(len(block.tape), width)  # cotangents before act
+        self._hidden[0].zero_()  # no step of this block writes its first row
+        self._seen_rows = self.seen(block.row_times())
 
-    def stage(self, row: int, slope_cotangent: Tensor, spread: Tensor, out: Tensor) -> None:
-        slope_cotangent += spread
-        rows = (self._kept[row], slope_cotangent, self._inner[row], out)
+    def stage(self, row: int, slope_cotangent: Tensor, outputs: Tensor, out: Tensor) -> None:
+        slope_cotangent += outputs
+        rows = (self._tape[row], slope_cotangent, self._hidden[row], out)
         self._field.call("unstage", (self._first, self._second, *rows), 1)
 
-    def step(
-        self,
-        base: int,
-        tail: Tensor,
-        reach: Tensor,
-        slopes: Tensor,
-        following: Tensor,
-        spread: Tensor,
-        shared: Tensor,
-    ) -> None:
+    def step(self, step: StepCotangents, carry: Carry) -> None:
         rows = (
-            tail,
-            reach,
-            slopes,
-            self._inner[base:],
-            following,
-            spread,
-            shared,
-            self._kept[base:],
+            carry.tail,
+            step.scaled_coupling,
+            step.slopes,
+            self._hidden[step.first_row :],
+            carry.shared_slope,
+            step.outputs,
+            carry.shared_outputs,
+            self._tape[step.first_row :],
         )
-        self._field.call("reverse", (self._first, self._second, *rows), len(tail))
+        self._field.call("reverse", (self._first, self._second, *rows), len(carry.tail))
 
-    def gather(self, first: int, cotangents: Tensor) -> None:
+    def gather(self, first_row: int, cotangents: Tensor) -> None:
         return None
 
-    def close_rows(self, slope_cotangents: Tensor) -> None:
-        field = self._field
+    def close_block(self, slope_cotangents: Tensor) -> None:
+        field, seen = self._field, self._seen_rows
         rows = len(slope_cotangents) * field.rows
-        self._grad2.addmm_(slope_cotangents.view(rows, field.dim).t(), field.outputs(self._kept))
-        self._grad1.addmm_(self._inner.view(rows, field.hidden).t(), field.states(self._kept))
-        self._slope2 += (self._seen_rows @ slope_cotangents).view(2, -1, field.dim).sum(1)
-        self._slope1 += (self._seen_rows @ self._inner).view(2, -1, field.hidden).sum(1)
+        by_trajectory = slope_cotangents.view(rows, field.dim)
+        self._grad_w2.addmm_(by_trajectory.t(), field.activations(self._tape))
+        self._grad_w1.addmm_(self._hidden.view(rows, field.hidden).t(), field.states(self._tape))
+        self._grad_shift2 += (seen @ slope_cotangents).view(2, -1, field.dim).sum(1)
+        self._grad_shift1 += (seen @ self._hidden).view(2, -1, field.hidden).sum(1)
 
     def finish(
         self, inner_cotangent: Tensor, state_cotangent: Tensor
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        weight1 = torch.cat((self._grad1, self._slope1[1].unsqueeze(1)), 1)
-        weight2 = torch.cat((self._grad2, self._slope2[1].unsqueeze(1)), 1)
-        return inner_cotangent + state_cotangent, (
-            weight1,
-            self._slope1[0],
-            weight2,
-            self._slope2[0],
-        )
+        bias1, time1 = self._grad_shift1
+        bias2, time2 = self._grad_shift2
+        weight1 = torch.cat((self._grad_w1, time1.unsqueeze(1)), 1)
+        weight2 = torch.cat((self._grad_w2, time2.unsqueeze(1)), 1)
+        return inner_cotangent + state_cotangent, (weight1, bias1, weight2, bias2)

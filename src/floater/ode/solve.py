@@ -1,56 +1,61 @@
-"""`solve` and `trajectory`: the two ways in."""
+"""`solve` and `trajectory`, the two entry points, and the `Trajectory` they work on."""
 
 from __future__ import annotations
 
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, StaleTrajectoryError, StateOverflow, TimesError, brief
+from ..errors import ArgumentError, StateOverflow, TimesError, brief
 from ..times import as_tensor
-from .fields import CallableField, Dynamics, Field
-from .gradients import Adjoint, Discrete, replay
+from .adjoint import AdjointGradient
+from .discrete import DiscreteGradient
+from .fields import Dynamics
+from .gradient_method import GradientMethod, Problem, solved_dtype
+from .output import Request
+from .replay import AutogradGradient
 from .solvers import Adaptive, Dopri5, FixedStep, Solver
-from .stepper import Path
+from .stepper import Stepper
 
 Gradient = Literal["discrete", "adjoint", "autograd"]
+_GRADIENT_METHODS: dict[str, type[GradientMethod]] = {
+    "discrete": DiscreteGradient,
+    "adjoint": AdjointGradient,
+    "autograd": AutogradGradient,
+}
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_ONE_AT_A_TIME = threading.RLock()  # trajectories grow when they are called; threads may share one
-_FINEST = 1e-6  # of a type's rounding: the finest tolerance that is worth a try
-_GRADIENTS = ("discrete", "adjoint", "autograd")
+_call_lock = threading.RLock()  # a call may take steps, and threads may share a trajectory
 
 
 def outside_graphs(function: _Function) -> _Function:
-    """Let a compiled model call this as ordinary Python: how many steps it takes is data."""
+    """Make compiled models call this as ordinary Python: the number of steps depends on data."""
     return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
-@runtime_checkable
-class ProvidesField(Protocol):
-    """Dynamics that know a faster way through the solver than being called."""
-
-    def field(self, initial: Tensor) -> Field | None:
-        """The field for this initial state, or None if calling is the only way."""
-
-    def field_inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that stand behind `Field.inputs`, as they are now: the roots of a new
-        autograd node.
-        """
-
-
 class Trajectory:
-    """The solution p(t) from p(start), known at every time it has reached and able to go on.
+    """The solution p(t) from p(start), known up to the last step and continued when needed.
 
-    Call it with times of any shape and order. States come from the steps that were taken; times
-    past the last step make it take more, which gives the same bits as having asked for them at
-    once. The result is differentiable in the parameters of the dynamics, in p(start) and in the
-    times. With gradient "autograd" the graph is shared by all calls, so a second backward through
-    it needs `retain_graph=True`; the other two make a new node for each call.
+    Call it with times of any shape and order. States come from the steps taken so far; for later
+    times it takes more steps, which gives the same bits as requesting all times at once. The result
+    is differentiable in the parameters of the dynamics, in p(start) and in the times. With gradient
+    "autograd" all calls share one graph, so a second backward pass through it needs
+    `retain_graph=True`; the other two create a new autograd node for each call.
+
+    Args:
+        dynamics: h(t, p); see :func:`solve`.
+        initial: p(start).
+        solver: the method and its step rule.
+        gradient: how to differentiate.
+        start: the time of `initial`.
+        keep_dense: store the interpolation polynomials, so that any time can be evaluated again.
+        keep_stages: store what the gradient "discrete" needs; by default where gradients are
+            enabled and something requires them.
     """
 
     def __init__(
@@ -65,179 +70,85 @@ class Trajectory:
         keep_stages: bool | None = None,
     ) -> None:
         _check_arguments(dynamics, initial, solver, gradient, start)
-        self._dynamics = dynamics
-        self._root = initial
-        self._gradient = gradient
-        provider: object = dynamics
-        self._provider = provider if isinstance(provider, ProvidesField) else None
-        self._plain: CallableField | None = (
-            None  # h to be called, where the fast path does not serve
+        method = _GRADIENT_METHODS[gradient]
+        self._problem = Problem(dynamics, initial, start, method.calls_dynamics)
+        field = self._problem.field
+        if keep_stages is None:
+            keep_stages = torch.is_grad_enabled() and (
+                initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs)
+            )
+        self._stepper = Stepper(
+            field,
+            solver,
+            start,
+            keep_stages=keep_stages and method.uses_tape,
+            keep_dense=keep_dense,
         )
-        with torch.autocast(initial.device.type, enabled=False):
-            field = self._make_field(start)
-        differentiable = torch.is_grad_enabled() and (
-            initial.requires_grad or any(tensor.requires_grad for tensor in field.inputs)
-        )
-        keep = differentiable if keep_stages is None else keep_stages
-        self._path = Path(
-            field, solver, start, keep_stages=keep and gradient == "discrete", keep_dense=keep_dense
-        )
-        self._polynomials: list[Tensor] = []  # with gradient "autograd" only
-        self._last: _LastCall | None = None
-
-    @property
-    def _initial(self) -> Tensor:
-        """p(start), as wide as the solver works."""
-        return (
-            self._root.float()
-            if self._root.dtype in (torch.float16, torch.bfloat16)
-            else self._root
-        )
-
-    def _make_field(self, start: float) -> Field:
-        field = None if self._provider is None else self._provider.field(self._initial)
-        if field is not None and self._gradient == "discrete":
-            return field
-        self._plain = CallableField(self._dynamics, self._initial, start)
-        return self._plain if field is None else field
-
-    def _inputs(self) -> tuple[Tensor, ...]:
-        """θ, as it stands now: the roots of a new autograd node."""
-        if self._plain is not None:
-            return self._plain.inputs
-        return self._path.field.inputs if self._provider is None else self._provider.field_inputs()
+        self._gradient = method(self._problem, self._stepper)
 
     @property
     def start(self) -> float:
         """Time of p(start)."""
-        return self._path.start
+        return self._stepper.start
 
     @property
     def end(self) -> float:
-        """How far the steps taken so far reach."""
-        return self._path.end
+        """Time that the steps taken so far have reached."""
+        return self._stepper.end
 
     @property
     def steps(self) -> int:
         """Number of steps taken so far."""
-        return self._path.steps
+        return self._stepper.steps
 
     @property
     def grid(self) -> tuple[float, ...]:
         """Times at which the steps begin and end."""
-        return tuple(self._path.grid)
+        return tuple(self._stepper.grid)
 
     @property
     def evaluations(self) -> int:
         """Number of evaluations of h so far, rejected steps included."""
-        return self._path.evaluations
+        return self._stepper.evaluations
 
     @property
     def differentiable(self) -> bool:
         """Whether gradients can be taken through calls of this trajectory."""
-        return self._gradient != "discrete" or self._path.keep_stages
+        return self._gradient.differentiable
 
     @property
     def own_weights(self) -> bool:
-        """Whether it stays true to the weights it was solved with when these are changed."""
-        return self._path.field.own_weights
+        """Whether it copied the weights, so that changing them later does not affect it."""
+        return self._stepper.field.own_weights
 
     @property
     def unchanged(self) -> bool:
-        """Whether it can still be called: nobody changed weights that it needs."""
-        return self._path.field.unchanged()
+        """Whether it can still be called: no weight that it needs has changed."""
+        return self._stepper.field.unchanged()
 
     @outside_graphs
     def __call__(self, times: Tensor) -> Tensor:
-        """States [*times.shape, *initial.shape] at `times` ≥ start."""
-        with _ONE_AT_A_TIME:
+        """Return the states [*times.shape, *initial.shape] at `times` ≥ start."""
+        with _call_lock:
             return self._evaluate(as_tensor(times))
 
     def _evaluate(self, times: Tensor) -> Tensor:
-        flat = _numbers(times)
+        flat = _finite_float64(times)
         if len(flat) and flat.min() < self.start:
             raise TimesError(
-                f"`times` must not lie before start = {self.start:g}, but contain {flat.min():g}."
+                f"`times` must not be before start = {self.start:g}, but contain {flat.min():g}."
             )
-        order = None
-        if np.any(np.diff(flat) < 0):
-            order = np.argsort(flat, kind="stable")
-            flat = flat[order]
-        with torch.autocast(self._initial.device.type, enabled=False):
-            states = self._states(flat, order, times)
-        return _rounded(states.view(*times.shape, *self._root.shape), times, self._root.dtype)
-
-    def _states(self, flat: np.ndarray, order: np.ndarray | None, times: Tensor) -> Tensor:
-        path, field = self._path, self._path.field
-        if path.steps:
-            field.check_unchanged()
-        initial = self._initial.reshape(-1)
-        if times.requires_grad and not path.keep_dense:
-            raise ArgumentError(
-                "`times` that require gradients need a trajectory that keeps its polynomials."
-            )
-        if self._gradient == "autograd":
-            return self._replayed(flat, order, times)
-        if self._gradient == "adjoint":
-            return _apply(Adjoint, path, self._plain, flat, order, times, initial, *self._inputs())
-        inputs = (initial, *self._inputs())
-        if (
-            not path.keep_stages
-            and torch.is_grad_enabled()
-            and any(tensor.requires_grad for tensor in inputs)
-        ):
-            raise StaleTrajectoryError(
-                "This trajectory was solved with gradients off (torch.no_grad), but gradients are "
-                "asked of it now; solve again with gradients on, or call it under torch.no_grad()."
-            )
-        if times.requires_grad and not path.steps:  # the slope at the start needs a step
-            with torch.no_grad():
-                path.advance(_just_after(path.start))
-        again = self._last.states(flat, order) if self._last is not None else None
-        states = _apply(Discrete, path, flat, order, again, times, *inputs)
-        if path.keep_dense and again is None:
-            self._last = _LastCall(flat, order, states)
-        return states
-
-    def _replayed(self, flat: np.ndarray, order: np.ndarray | None, times: Tensor) -> Tensor:
-        path = self._path
-        initial = self._initial
-        if len(flat):
-            with torch.no_grad():
-                path.advance(
-                    _just_after(float(flat[-1])) if times.requires_grad else float(flat[-1])
+        request, given = Request.of(times, flat), self._problem.given_initial
+        with torch.autocast(given.device.type, enabled=False):
+            if self._stepper.steps:
+                self._stepper.field.check_unchanged()
+            if times.requires_grad and not self._stepper.keep_dense:
+                raise ArgumentError(
+                    "`times` that require gradients need a trajectory that stores its polynomials, "
+                    "but this one does not; create it with keep_dense=True."
                 )
-        state = self._polynomials[-1].sum(0) if self._polynomials else initial.reshape(-1)
-        self._polynomials += replay(path, self._dynamics, initial, len(self._polynomials), state)
-        if not self._polynomials:
-            return initial.reshape(1, -1).expand(len(flat), -1)
-        step = np.searchsorted(np.asarray(path.grid[1:]), flat, side="left")
-        begin = torch.tensor(np.asarray(path.grid)[step])
-        length = torch.tensor(np.asarray(path.lengths)[step])
-        requested = times.reshape(-1).to(torch.float64)
-        if order is not None:
-            requested = requested[torch.from_numpy(order).to(requested.device)]
-        theta = ((requested.cpu() - begin) / length).to(initial).unsqueeze(1)
-        coefficients = torch.stack(self._polynomials)[torch.from_numpy(step).to(initial.device)]
-        states = coefficients[:, -1]
-        for degree in reversed(range(path.tableau.degree)):
-            states = states * theta + coefficients[:, degree]
-        if order is None:
-            return states
-        return states[torch.from_numpy(np.argsort(order)).to(initial.device)]
-
-
-class _LastCall:
-    """The states of the last call: a training step asks for the same times again and again."""
-
-    def __init__(self, times: np.ndarray, order: np.ndarray | None, states: Tensor) -> None:
-        self._times, self._order, self._states = times.copy(), order, states.detach()
-        self._version = self._states._version
-
-    def states(self, times: np.ndarray, order: np.ndarray | None) -> Tensor | None:
-        """The states, if the same times are asked for and nobody has written into them since."""
-        same = order is None and self._order is None and self._states._version == self._version
-        return self._states if same and np.array_equal(times, self._times) else None
+            states = self._gradient.states(request)
+        return _rounded(states.view(*times.shape, *given.shape), times, given.dtype)
 
 
 @outside_graphs
@@ -270,15 +181,15 @@ def solve(
             f"`times` must be 1-D, but have shape {tuple(times.shape)}; call a trajectory for other"
             " shapes."
         )
-    flat = _numbers(times)
+    flat = _finite_float64(times)
     falls = np.nonzero(np.diff(flat) < 0)[0]
     if len(falls):
         i = int(falls[0])
         raise TimesError(
-            f"`times` must be non-decreasing, but {flat[i]:g} is followed by {flat[i + 1]:g} (place"
-            f" {i + 1}); sort them, or call a trajectory, which takes any order."
+            f"`times` must be non-decreasing, but {flat[i]:g} is followed by {flat[i + 1]:g} "
+            f"(index {i + 1}); sort them, or call a trajectory, which takes any order."
         )
-    whole = Trajectory(
+    solution = Trajectory(
         dynamics,
         initial,
         solver=solver,
@@ -286,7 +197,7 @@ def solve(
         start=start,
         keep_dense=times.requires_grad,
     )
-    return whole(times)
+    return solution(times)
 
 
 @outside_graphs
@@ -299,37 +210,32 @@ def trajectory(
     gradient: Gradient = "discrete",
     start: float = 0.0,
 ) -> Trajectory:
-    """Solve up to `end` and keep the solution, to be evaluated at any times and continued when
-    asked for later ones.
+    """Solve up to `end`; the solution can be evaluated at any time and continues when needed.
 
-    Arguments are those of :func:`solve`, with the time to reach in place of the output times.
+    The arguments are those of :func:`solve`, with the time to reach instead of the output times.
     """
     _check_start(start)
     if not (isinstance(end, (int, float)) and np.isfinite(end) and end >= start):
         raise TimesError(f"`end` must be a finite number ≥ start = {start:g}, but is {brief(end)}.")
-    whole = Trajectory(
+    solution = Trajectory(
         dynamics, initial, solver=solver, gradient=gradient, start=start, keep_dense=True
     )
     with torch.no_grad(), torch.autocast(initial.device.type, enabled=False):
-        whole._path.advance(float(end))
-    return whole
-
-
-def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:
-    result: Tensor = function.apply(*arguments)
-    return result
+        solution._stepper.advance(float(end))
+    return solution
 
 
 def _rounded(states: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
-    """States in the type of the initial value.
+    """Convert states to the type of the initial state, and raise if they do not fit.
 
-    They are solved in float32 where that is a half, and may not fit.
+    Half-precision types are solved in float32.
     """
     rounded = states.to(dtype)
     if dtype == torch.float16:
-        lost = ~torch.isfinite(rounded.detach())
-        if bool(lost.any()):
-            first = float(times[lost.flatten(times.dim()).any(-1).to(times.device)].min())
+        overflowed = ~torch.isfinite(rounded.detach())
+        if bool(overflowed.any()):
+            affected = overflowed.flatten(times.dim()).any(-1).to(times.device)
+            first = float(times[affected].min())
             raise StateOverflow(
                 f"States must be at most {torch.finfo(dtype).max:,.0f} in float16, but are larger "
                 f"from t = {first:g} on; keep the dynamics and p(start) in bfloat16 or float32, or "
@@ -340,11 +246,11 @@ def _rounded(states: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
     return rounded
 
 
-def _numbers(times: Tensor) -> np.ndarray:
-    """Times as a flat float64 array, checked to be finite."""
+def _finite_float64(times: Tensor) -> NDArray[np.float64]:
+    """Return times as a flat float64 array; raise if they are not finite real numbers."""
     if times.is_complex() or times.dtype == torch.bool:
         raise TimesError(f"`times` must be real numbers, but are {times.dtype}.")
-    flat = times.detach().reshape(-1).to("cpu", torch.float64).numpy()
+    flat: NDArray[np.float64] = times.detach().reshape(-1).to("cpu", torch.float64).numpy()
     if not np.isfinite(flat).all():
         raise TimesError(f"`times` must be finite, but contain {flat[~np.isfinite(flat)][0]}.")
     return flat
@@ -360,14 +266,14 @@ def _check_arguments(
     if not _takes_time_and_state(dynamics):
         raise ArgumentError(
             f"`dynamics` must take two arguments, the time and the state, but {brief(dynamics)} "
-            "does not; where h knows no time, write lambda t, p: h(p)."
+            "does not; if h does not depend on time, write lambda t, p: h(p)."
         )
     if not isinstance(initial, Tensor) or not initial.is_floating_point():
         kind = initial.dtype if isinstance(initial, Tensor) else type(initial).__name__
         raise ArgumentError(f"`initial` must be a tensor of floating-point numbers, but is {kind}.")
     if initial.numel() == 0:
         raise ArgumentError(
-            f"`initial` must hold at least one number, but has shape {tuple(initial.shape)}."
+            f"`initial` must contain at least one number, but has shape {tuple(initial.shape)}."
         )
     if not bool(torch.isfinite(initial.detach()).all()):
         raise ArgumentError("`initial` must be finite, but contains NaN or infinity.")
@@ -376,45 +282,23 @@ def _check_arguments(
             "`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is "
             f"{solver!r}."
         )
-    _check_tolerance(solver, initial.dtype)
-    if gradient not in _GRADIENTS:
-        raise ArgumentError(
-            f"`gradient` must be one of {', '.join(map(repr, _GRADIENTS))}, but is {gradient!r}."
-        )
+    solver.check_dtype(solved_dtype(initial.dtype))
+    if gradient not in tuple(_GRADIENT_METHODS):  # `in` a dict would need something hashable
+        names = ", ".join(map(repr, _GRADIENT_METHODS))
+        raise ArgumentError(f"`gradient` must be one of {names}, but is {gradient!r}.")
     _check_start(start)
 
 
-def _check_tolerance(solver: Solver, dtype: torch.dtype) -> None:
-    """Refuse a tolerance far below the rounding of the numbers that are solved in: no step could
-    ever meet it.
-    """
-    if not isinstance(solver, Adaptive):
-        return
-    solved = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    least = _FINEST * torch.finfo(solved).eps
-    if solver.rtol < least:
-        other = ", or solve in float64" if solved == torch.float32 else ""
-        raise ArgumentError(
-            f"`rtol` of {type(solver).__name__} must be at least {least:.1e} for {solved}, but is "
-            f"{solver.rtol:g}, which is too fine for its rounding; loosen rtol{other}."
-        )
-
-
 def _takes_time_and_state(dynamics: Callable[..., object]) -> bool:
-    """Whether h can be called as h(t, p), as far as its signature tells."""
+    """Return whether h can be called as h(t, p), as far as its signature tells."""
+    function = dynamics.forward if isinstance(dynamics, nn.Module) else dynamics
     try:
-        inspect.signature(dynamics.forward if isinstance(dynamics, nn.Module) else dynamics).bind(
-            0.0, None
-        )
+        inspect.signature(function).bind(0.0, None)
     except TypeError:
         return False
     except ValueError:  # built-in functions may have no signature
         return True
     return True
-
-
-def _just_after(time: float) -> float:
-    return time + 1e-12 * max(1.0, abs(time))
 
 
 def _check_start(start: float) -> None:

@@ -1,8 +1,7 @@
 """Runge-Kutta methods as data.
 
-Every method here is written so that its last stage is evaluated at the end of the step and serves
-as the first stage of the next one. That costs one evaluation in all, and gives each method a dense
-output that joins smoothly.
+The last stage of every method is evaluated at the end of the step and is the first stage of the
+next step. This costs one evaluation per solve, and gives each method a smooth dense output.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ class Tableau:
 
     Stage s is k_s = h(t + nodes[s]·η, y + η Σ_j coupling[s][j] k_j). The last row of `coupling`
     holds the weights of the step itself. Inside the step, p(t + θη) = y + η Σ_s (Σ_j dense[s][j]
-    θ^(j+1)) k_s. `error` weighs the stages into an estimate of the local error; a method without
-    one takes fixed steps.
+    θ^(j+1)) k_s. `error` holds the weights of the stages in an estimate of the local error; a
+    method without it takes fixed steps.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Tableau:
 
 
 def _hermite(weights: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
-    """Cubic through both ends of a step with the right slopes, in terms of the stages."""
+    """Return the cubic through both ends of a step with the slopes there, per stage."""
     last = len(weights) - 1
     rows = []
     for stage, weight in enumerate(weights):

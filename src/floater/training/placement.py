@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from ..attachments import Sites
 from ..config import Config
-from ..encoders import KINDS, EncoderConfig, RotaryConfig
+from ..encoders import ENCODER_CONFIGS, EncoderConfig, RotaryConfig, encoder_kind
 
 
 class Placement(Config):
@@ -32,9 +32,10 @@ class Placement(Config):
         if isinstance(value, dict):
             value = dict(value)
             kind = value.pop("kind", None)
-            if not isinstance(kind, str) or kind not in KINDS:
-                raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}")
-            return KINDS[kind](**value)
+            if not isinstance(kind, str) or kind not in ENCODER_CONFIGS:
+                kinds = ", ".join(ENCODER_CONFIGS)
+                raise ValueError(f"`kind` must be one of {kinds}, but is {kind!r}")
+            return ENCODER_CONFIGS[kind](**value)
         return value
 
     @field_validator("sites", mode="before")
@@ -58,16 +59,15 @@ class Placement(Config):
         """A short description for tables."""
         if self.encoder is None:
             return self.bare
-        kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
         part = (
             "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
         )
-        return f"{kind} {self.sites.kind}{part}"
+        return f"{encoder_kind(self.encoder)} {self.sites.kind}{part}"
 
     def dump(self) -> dict[str, Any]:
         """The settings as in a config file."""
         settings = self.model_dump(mode="json")
         if self.encoder is not None:
-            kind = next(name for name, config in KINDS.items() if type(self.encoder) is config)
+            kind = encoder_kind(self.encoder)
             settings["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
         return settings

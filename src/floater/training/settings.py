@@ -10,12 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..config import Config
+from ..config import Config, Count, NotNegative, Positive
 from .placement import Placement
 
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

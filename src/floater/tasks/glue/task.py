@@ -14,9 +14,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
-from ...config import Config
+from ...config import Config, Count
 from ...errors import DataError, RunError
-from ...training.settings import Count
 from ..padding import PadRight
 from ..understanding.config import FurtherSets, UnderstandingConfig
 from ..understanding.problem import Batch, Measure, Predictions, forward

@@ -17,12 +17,11 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from ...attachments.layouts import base_of
-from ...config import Config
+from ...config import Config, Count, NotNegative, Positive
 from ...errors import RunError
 from ...files import read_lines
 from ...runs.folder import RunFolder
 from ...training.run import run
-from ...training.settings import Count, NotNegative, Positive
 from ..padding import PadRight
 from ..tsv import from_hub
 from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 
-from ...config import Config
-from ...training.settings import Count
+from ...config import Config, Count
 from ..padding import PadRight
 from ..understanding.config import FineTuning, FurtherSets, UnderstandingConfig
 from ..understanding.problem import Batch, Measure, Predictions, forward, limit

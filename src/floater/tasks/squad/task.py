@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 
-from ...config import Config
-from ...training.settings import Count, NotNegative, Positive
+from ...config import Config, Count, NotNegative, Positive
 from ..padding import PadRight
 from ..understanding.config import FineTuning, FurtherSets, UnderstandingConfig
 from ..understanding.problem import Batch, Measure, Predictions, forward, limit

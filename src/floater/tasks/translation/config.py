@@ -8,18 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ...attachments import Sites
-from ...config import Config
+from ...config import Config, Count, NotNegative
 from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
 from ...training.placement import Placement
-from ...training.settings import (
-    Count,
-    Finite,
-    NotNegative,
-    Pace,
-    RunConfig,
-    Share,
-    TrainingSettings,
-)
+from ...training.settings import Finite, Pace, RunConfig, Share, TrainingSettings
 from .embedded import Embedded
 
 

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ...config import Config
+from ...config import Config, Count
 from ...errors import DataError
-from ...training.settings import Count
 
 Kind = Literal["number", "date", "time"]
 Item = int | date | time

@@ -12,20 +12,11 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from ...attachments import Sites
-from ...config import Config
+from ...config import Config, Count, NotNegative, Positive
 from ...encoders import EncoderConfig, FlowConfig
 from ...errors import ConfigError
 from ...training.placement import Placement
-from ...training.settings import (
-    Count,
-    NotNegative,
-    Pace,
-    Positive,
-    RunConfig,
-    Seed,
-    Share,
-    TrainingSettings,
-)
+from ...training.settings import Pace, RunConfig, Seed, Share, TrainingSettings
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Laws of motion: what they compute, how large they can get, how they begin."""
+"""Dynamics: what they compute, their bounds and their initial weights."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_the_fast_path_is_forward(horizon: float | None) -> None:
 )
 def test_time_may_be_a_number_or_a_tensor(dynamics: nn.Module, time: float) -> None:
     p = torch.randn(2, 4, dtype=torch.float64)
-    found = dynamics.double()(torch.tensor(time, dtype=torch.float64), p)
-    torch.testing.assert_close(found, dynamics(time, p), rtol=1e-13, atol=1e-13)
+    computed = dynamics.double()(torch.tensor(time, dtype=torch.float64), p)
+    torch.testing.assert_close(computed, dynamics(time, p), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("activation", ACTIVATION_NAMES)
@@ -85,9 +85,9 @@ def test_derivatives_of_the_nonlinearities(activation: str) -> None:
     x = torch.linspace(-30, 30, 4001, dtype=torch.float64)
     x = x[x != 0].requires_grad_()
     y = function.forward(x)
-    (wanted,) = torch.autograd.grad(y.sum(), x)
-    found = function.derivative((y if function.from_output else x).detach())
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    (expected,) = torch.autograd.grad(y.sum(), x)
+    computed = function.derivative((y if function.from_output else x).detach())
+    torch.testing.assert_close(computed, expected, rtol=1e-10, atol=1e-12)
     assert torch.equal(function.apply_(x.detach().clone()), y.detach())
     assert float(y.detach().abs().max()) <= function.bound
 
@@ -219,11 +219,11 @@ def test_sinusoid_slope_is_the_derivative_of_the_encoding(dim: int) -> None:
         dynamics.initial().double(), encoding(torch.tensor(0.0, dtype=torch.float64))
     )
     for time in (0.0, 3.0, 1234.5):
-        wanted = torch.autograd.functional.jacobian(
+        expected = torch.autograd.functional.jacobian(
             encoding, torch.tensor(time, dtype=torch.float64)
         )
-        found = dynamics(time, torch.zeros(3, dim, dtype=torch.float64))
-        torch.testing.assert_close(found, wanted.expand(3, dim), rtol=1e-12, atol=1e-14)
+        computed = dynamics(time, torch.zeros(3, dim, dtype=torch.float64))
+        torch.testing.assert_close(computed, expected.expand(3, dim), rtol=1e-12, atol=1e-14)
     assert not list(dynamics.parameters())
     assert not dynamics.state_dict()
 
@@ -246,9 +246,9 @@ def test_linear_and_zero_slopes() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dim": 0}, r"`dim` must be a positive whole number, but is 0"),
-        ({"dim": 2.5}, r"`dim` must be a positive whole number, but is 2\.5"),
-        ({"dim": 4, "hidden": -1}, r"`hidden` must be a positive whole number, but is -1"),
+        ({"dim": 0}, r"`dim` must be a positive integer, but is 0"),
+        ({"dim": 2.5}, r"`dim` must be a positive integer, but is 2\.5"),
+        ({"dim": 4, "hidden": -1}, r"`hidden` must be a positive integer, but is -1"),
         (
             {"dim": 4, "activation": "swish"},
             r"`activation` must be one of tanh, relu, .*, but is 'swish'",
@@ -282,7 +282,7 @@ def test_settings(settings: dict[str, Any], message: str) -> None:
     "make", [floater.LinearDynamics, floater.SinusoidDynamics, floater.ZeroDynamics]
 )
 def test_size_of_the_references(make: Any, dim: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"`dim` must be a positive whole number, but is"):
+    with pytest.raises(ArgumentError, match=r"`dim` must be a positive integer, but is"):
         make(dim)
 
 

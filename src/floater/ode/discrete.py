@@ -1,0 +1,245 @@
+"""The gradient "discrete": exact for the steps taken, by a sweep over the recorded stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import StaleTrajectoryError
+from .fields import Carry, StageBlock, StepCotangents
+from .gradient_method import (
+    GradientMethod,
+    Problem,
+    apply,
+    full_precision,
+    just_after,
+    refuse_second_order,
+)
+from .kernel import mix
+from .output import Request, evaluate
+from .stepper import Stepper
+
+
+class DiscreteGradient(GradientMethod):
+    """The exact gradient of the steps that were taken; step lengths are constants."""
+
+    uses_tape = True
+
+    def __init__(self, problem: Problem, stepper: Stepper) -> None:
+        super().__init__(problem, stepper)
+        self._last: _LastCall | None = None
+
+    @property
+    def differentiable(self) -> bool:
+        return self._stepper.keep_stages
+
+    def states(self, request: Request) -> Tensor:
+        stepper, times = self._stepper, request.times
+        inputs = (self._problem.initial.reshape(-1), *self._problem.inputs())
+        if (
+            not stepper.keep_stages
+            and torch.is_grad_enabled()
+            and any(tensor.requires_grad for tensor in inputs)
+        ):
+            raise StaleTrajectoryError(
+                "This trajectory was solved without gradients (torch.no_grad), but gradients are "
+                "requested now; solve again with gradients enabled, or call it under "
+                "torch.no_grad()."
+            )
+        if times.requires_grad and not stepper.steps:  # the slope at the start needs a step
+            with torch.no_grad():
+                stepper.advance(just_after(stepper.start))
+        cached = self._last.states(request) if self._last is not None else None
+        states = apply(_Discrete, stepper, request, cached, times, *inputs)
+        if stepper.keep_dense and cached is None:
+            self._last = _LastCall(request, states)
+        return states
+
+
+class _LastCall:
+    """The states of the last call: a training step requests the same times again and again."""
+
+    def __init__(self, request: Request, states: Tensor) -> None:
+        self._times, self._sorted = request.ascending.copy(), request.order is None
+        self._states = states.detach()
+        self._version = self._states._version
+
+    def states(self, request: Request) -> Tensor | None:
+        """Return the states if the times are the same and nobody has overwritten the states."""
+        valid = self._sorted and request.order is None and self._states._version == self._version
+        return self._states if valid and np.array_equal(request.ascending, self._times) else None
+
+
+class _Discrete(torch.autograd.Function):
+    """One reverse sweep propagates the state's cotangent stage by stage.
+
+    Weight gradients follow in one matrix product per block of steps.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        stepper: Stepper,
+        request: Request,
+        cached: Tensor | None,
+        times: Tensor,
+        *inputs: Tensor,
+    ) -> Tensor:
+        with full_precision(stepper):
+            out = evaluate(stepper, request) if cached is None else cached.detach()
+        ctx.stepper, ctx.request = stepper, request
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_order()
+        stepper: Stepper = ctx.stepper
+        _, _, _, needs_times, *needs_inputs = ctx.needs_input_grad
+        with full_precision(stepper):
+            outputs = _Outputs(stepper, ctx.request, gradient.contiguous())
+            grad_times = outputs.time_gradient() if needs_times else None
+            if not any(needs_inputs):
+                return (None, None, None, grad_times, *[None] * len(needs_inputs))
+            grad_initial, grad_inputs = reverse_sweep(stepper, outputs)
+        return (None, None, None, grad_times, grad_initial, *grad_inputs)
+
+
+class _Outputs:
+    """Cotangents of the requested states, gathered step by step."""
+
+    def __init__(self, stepper: Stepper, request: Request, gradient: Tensor) -> None:
+        self._stepper, self._request, self._gradient = stepper, request, gradient
+        ends = np.asarray(stepper.grid[1:], dtype=np.float64)
+        past = np.searchsorted(request.ascending, ends, side="right")
+        self._bounds = np.concatenate(([0], past))
+        self._type = np.float32 if gradient.dtype == torch.float32 else np.float64
+        inside = np.nonzero(np.diff(self._bounds))[0]
+        self.steps = int(inside[-1]) + 1 if len(inside) else 0  # steps that any output depends on
+
+    def _inside(self, step: int) -> tuple[NDArray[np.float64], Tensor] | None:
+        """Return θ [n] and cotangents [n, size] of the outputs inside one step, if any."""
+        begin, end = self._bounds[step], self._bounds[step + 1]
+        if begin == end:
+            return None
+        times, order = self._request.ascending[begin:end], self._request.order
+        theta = (times - self._stepper.grid[step]) / self._stepper.lengths[step]
+        if order is None:
+            return theta, self._gradient[begin:end]
+        rows = torch.from_numpy(order[begin:end]).to(self._gradient.device)
+        return theta, self._gradient[rows]
+
+    def before_any_step(self) -> Tensor:
+        """Return the sum of the cotangents, for a solve without any step."""
+        return self._gradient.sum(0)
+
+    def moments(self, step: int, out: Tensor, later: Tensor) -> None:
+        """Compute the cotangents [degree, size] of the step's polynomial.
+
+        Args:
+            step: number of the step.
+            out: the result; written.
+            later: cotangent of p at the end of the step when called, at its start on return.
+        """
+        inside = self._inside(step)
+        if inside is None:
+            out.copy_(later)
+            return
+        theta, cotangents = inside
+        powers = torch.from_numpy(
+            np.vander(theta, out.shape[0] + 1, increasing=True).T.astype(self._type, order="C")
+        )
+        if self._stepper.mixes:
+            room = cotangents.new_empty(len(powers), cotangents.shape[1])
+            gathered = mix(powers, cotangents, room)
+        else:
+            gathered = powers.to(out.device) @ cotangents
+        torch.add(gathered[1:], later, out=out)
+        later += gathered[0]
+
+    def time_gradient(self) -> Tensor:
+        """Return ⟨cotangent, dp/dt⟩ for each requested time, in the shape of the times."""
+        times = self._request.times
+        result = self._gradient.new_zeros(len(self._request))
+        for step in range(self.steps):
+            inside = self._inside(step)
+            if inside is None:
+                continue
+            theta, cotangents = inside
+            products = cotangents @ self._stepper.dense.window(step)[1:].t()
+            degrees = np.arange(1, products.shape[1] + 1)
+            slopes = torch.from_numpy(
+                degrees * theta[:, None] ** (degrees - 1) / self._stepper.lengths[step]
+            )
+            rows = slice(self._bounds[step], self._bounds[step + 1])
+            order = self._request.order
+            target = rows if order is None else torch.from_numpy(order[rows])
+            result[target] = (products * slopes.to(products.device, products.dtype)).sum(1)
+        return result.to(times.device, times.dtype).view(times.shape)
+
+
+def reverse_sweep(stepper: Stepper, outputs: _Outputs) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return the gradients of p(start) and of the field's inputs."""
+    return _Sweep(stepper, outputs).run()
+
+
+class _Sweep:
+    """One pass over all steps, from the last to the first."""
+
+    def __init__(self, stepper: Stepper, outputs: _Outputs) -> None:
+        self._stepper, self._outputs = stepper, outputs
+        tableau, self._initial = stepper.tableau, stepper.field.initial
+        zeros, width = self._initial.new_zeros, stepper.field.width
+        self._reverse = stepper.field.reverse()
+        # dL/dp at the end of the current step, through p alone
+        self._later = zeros(self._initial.numel())
+        self._carry = Carry(zeros(tableau.stages, width), zeros(width), zeros(width))
+        self._dense = torch.tensor(tableau.dense, dtype=torch.float64).t()  # [degree, S]
+        self._nodes = torch.tensor(tableau.nodes, dtype=torch.float64)
+        # Column s couples stage s to the stages after it. What comes after the step depends on the
+        # new state as stage S does.
+        coupling = torch.tensor(tableau.coupling, dtype=torch.float64)
+        self._coupling = torch.cat((coupling, coupling[-1:])).to(self._initial)
+
+    def run(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Return the gradients of p(start) and of the field's inputs."""
+        if not self._outputs.steps:
+            no_cotangent = self._initial.new_zeros(self._stepper.field.width)
+            return self._reverse.finish(no_cotangent, self._later + self._outputs.before_any_step())
+        for first, count, tape in self._stepper.tape.blocks(self._outputs.steps):
+            self._block(first, count, tape)
+        tail = self._carry.tail
+        return self._reverse.finish(tail[-1] + tail[0], self._later)
+
+    def _block(self, first: int, count: int, tape: Tensor) -> None:
+        """Go back through `count` steps from number `first` on."""
+        stepper, reverse, carry = self._stepper, self._reverse, self._carry
+        stages = stepper.tableau.stages
+        moments = self._initial.new_empty(count, stepper.tableau.degree, self._initial.numel())
+        for step in reversed(range(count)):
+            self._outputs.moments(first + step, moments[step], self._later)
+        lengths = torch.tensor(stepper.lengths[first : first + count], dtype=torch.float64)
+        begins = torch.tensor(stepper.grid[first : first + count], dtype=torch.float64)
+        times = begins.unsqueeze(1) + self._nodes * lengths.unsqueeze(1)  # [count, S]
+        weights = (self._dense * lengths.view(-1, 1, 1)).to(self._initial)
+        block = StageBlock(times, tape)
+        outputs = reverse.output_cotangents(moments, weights, block)
+        slopes = self._initial.new_empty(len(tape), stepper.field.width)
+        reverse.open_block(block)
+        for step in reversed(range(count)):
+            row = step * (stages - 1)
+            scaled_coupling = self._coupling * stepper.lengths[first + step]
+            step_slopes = slopes[row : row + stages]
+            reverse.step(StepCotangents(row, scaled_coupling, step_slopes, outputs[step]), carry)
+            reverse.gather(row + 1, carry.tail[:-1])
+            carry.shared_outputs = outputs[step, 0]
+        if first:
+            slopes[0].zero_()  # this stage belongs to the block before
+        else:
+            slopes[0].copy_(carry.shared_slope)
+            reverse.stage(0, slopes[0], carry.shared_outputs, carry.tail[0])
+            reverse.gather(0, carry.tail[:1])
+        reverse.close_block(slopes)
