@@ -107,7 +107,7 @@ def _explain_unexpected(error: Exception) -> tuple[int, str]:
 def _prepare_output() -> None:
     """Accept a missing standard output, and file names that are not valid text."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (until the process ends)
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (never closed)
     elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         unicode = sys.stdout.encoding.lower().replace("-", "") == "utf8"
         sys.stdout.reconfigure(errors="surrogateescape" if unicode else "backslashreplace")

@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from floater.errors import DataError, RunError
-from floater.experiments.scheduler import Job, run_all, run_in_parallel
+from floater.experiments.parallel import run_in_parallel
+from floater.experiments.scheduler import Job, run_all
 from floater.experiments.variants import Variant, embedded
 from floater.runs.folder import RunFolder
 

@@ -73,7 +73,7 @@ class TrainingItem(Item):
     """Whether each run needs its own process, because its memory is measured."""
 
     def chosen(self, request: Request) -> list[Variant]:
-        """The variants of a request, including those that others are warm-started from."""
+        """The variants of a request; raises an error if one is unknown or lacks its warm start."""
         if not request.keys:
             return [variant for variant in self.variants if self.offered(variant, request.scale)]
         listed = {variant.key: variant for variant in self.variants}
@@ -103,11 +103,8 @@ class TrainingItem(Item):
             for variant in self.variants
             if not request.keys and not self.offered(variant, request.scale)
         ]
-        if not names:
-            return ""
-        return f"left out because they have no config at the scale {request.scale}: " + (
-            "; ".join(names)
-        )
+        reason = f"left out because they have no config at the scale {request.scale}"
+        return f"{reason}: {'; '.join(names)}" if names else ""
 
     def configs(self, scale: Scale, request: Request | None = None) -> dict[str, TranslationConfig]:
         """The settings of the runs by variant name, without warm starts."""

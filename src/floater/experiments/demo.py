@@ -135,7 +135,7 @@ def _introduce(example: dict[str, Any], console: Console) -> None:
 def _example(
     config: Embedded, split: Literal["train", "test"], choose: Callable[..., tuple[str, str]]
 ) -> tuple[str, str]:
-    """A short (min) or long (max) example of a split."""
+    """The example whose length is closest to (min) or farthest from (max) 60 characters."""
     few = getattr(config, split).model_copy(update={"pairs": 20})
     lines = generate(config.model_copy(update={split: few}), split, "en", "de")
     return choose(zip(*lines, strict=True), key=lambda pair: abs(len(pair[0]) - 60))

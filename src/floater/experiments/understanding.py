@@ -22,8 +22,9 @@ from ..tasks.understanding.models import attachment_folder
 from ..tasks.understanding.task import UnderstandingTask
 from ..training.run import run
 from .base import Item, Request
+from .parallel import run_in_parallel
 from .parameter_counts import pretrained_sizes
-from .scheduler import print_finished, run_in_parallel
+from .scheduler import print_finished
 from .tiny_data import write_tiny_data
 from .understanding_tables import by_seed, comparison_table, published, summary
 from .variants import Scale, config_file
