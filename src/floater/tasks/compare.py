@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..errors import ConfigError, RunError
 from ..files import reading, write_text
+from ..printing import print_text
 from ..runs.checked_json import read_checked
 from ..runs.comparison import COMPARISON, Comparison, StartCheck
 from ..runs.folder import RunFolder
@@ -109,7 +110,7 @@ def _compare(task: Task[Any], path: Path, *, resume: bool, console: Console) -> 
         start[str(seed)] = _check_start(task, variants, path / START, seed, console)
         for variant, variant_task in variants.items():
             folder = folders[variant][number].path
-            _print(console, f"{path.name}: {variant}, seed {seed}")
+            print_text(console, f"{path.name}: {variant}, seed {seed}")
             run(variant_task, folder, resume=resume and folder.exists(), console=console)
     what = f"The record of the runs in {path}"
     with reading(what, RunError, "remove the damaged run, and --resume trains it again."):
@@ -117,7 +118,7 @@ def _compare(task: Task[Any], path: Path, *, resume: bool, console: Console) -> 
     comparison.write(path / COMPARISON)
     for row in comparison.rows:
         text = describe_difference(row, row.measure)
-        _print(console, f"{row.variant}, {row.test_set}: {text}")
+        print_text(console, f"{row.variant}, {row.test_set}: {text}")
     return comparison
 
 
@@ -155,9 +156,5 @@ def _check_start(
         entry = task.check_start(list(variants.values())).model_dump()
         write_text(path, json.dumps({**recorded, str(seed): entry}, indent=2) + "\n")
     start = StartCheck(**entry)
-    _print(console, f"seed {seed}: before training, {describe_start(start)}")
+    print_text(console, f"seed {seed}: before training, {describe_start(start)}")
     return start
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from rich.console import Console
 from torch import nn
 from transformers import set_seed
 
+from ..printing import print_text
 from ..runs.folder import RunFolder
 from ..runs.locks import in_use
 from .build_trainer import build_trainer
@@ -51,15 +52,15 @@ def run(
 def _run(task: Task[Any], folder: RunFolder, *, resume: bool, console: Console) -> RunFolder:
     check_start(task, folder, resume=resume, console=console)
     if task.is_finished(folder):
-        _print(console, f"{folder.path} is finished")
+        print_text(console, f"{folder.path} is finished")
         return folder
-    _print(console, "reading and encoding the data …")
+    print_text(console, "reading and encoding the data …")
     data = task.prepare(folder)
     check_data(folder, data.fingerprints)
     set_seed(task.config.seed)
     model = task.build_model(data)
     for warning in task.warnings(model, data):
-        _print(console, f"warning: {warning}")
+        print_text(console, f"warning: {warning}")
     if not task.trains:
         _begin(task, folder, data, model, console, processes=1)
         _finish(task, folder, data, model.eval(), console)
@@ -97,7 +98,7 @@ def _begin(
     folder.path.mkdir(parents=True, exist_ok=True)
     task.begin(folder, data)
     folder.begin(task.config.dump(), facts)
-    _print(console, task.describe(facts))
+    print_text(console, task.describe(facts))
 
 
 def _train(
@@ -113,9 +114,9 @@ def _train(
     trainer.accelerator.wait_for_everyone()
     latest = checkpoints(folder.checkpoints)[-1:] if resume else []
     if latest:
-        _print(console, f"resuming after update {step_of(latest[0]):,}")
+        print_text(console, f"resuming after update {step_of(latest[0]):,}")
     elif resume:
-        _print(console, "no checkpoint to resume from: starting with the first update")
+        print_text(console, "no checkpoint to resume from: starting with the first update")
     if trainer.is_world_process_zero():
         folder.rewind(step_of(latest[0]) if latest else -1)
     set_seed(task.config.seed)
@@ -154,7 +155,3 @@ def peak_memory() -> float | None:
         return None
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...errors import ArgumentError, DataError
 from ...files import new_folder
+from ...printing import print_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
 from ...training.checkpoints import usable
@@ -130,13 +131,13 @@ class TranslationTask(Task[TranslationData]):
         assert isinstance(model, MarianMTModel)
         chosen = self._chosen(folder)
         save_averaged(folder, model, chosen)
-        _print(console, f"the model is the mean of the last {len(chosen)} checkpoints")
+        print_text(console, f"the model is the mean of the last {len(chosen)} checkpoints")
         if data.test is None:
             return
         translator = Translator(model, data.vocabulary, self.config.decoding)
         edges = self.config.decoding.length_bins
         scores = evaluate(folder, translator, data.test, name="test", edges=edges, console=console)
-        _print(console, describe(scores))
+        print_text(console, describe(scores))
 
     def average(self, folder: RunFolder, last: int, out: Path | None) -> Path:
         return average_run(folder, last, out)
@@ -157,7 +158,7 @@ class TranslationTask(Task[TranslationData]):
             paper=request.paper_bleu,
             beam=request.beam,
         )
-        _print(console, describe(scores))
+        print_text(console, describe(scores))
         if other is None:
             return
         theirs = other.scores().sets.get(name)
@@ -173,7 +174,7 @@ class TranslationTask(Task[TranslationData]):
         ):
             paired = evaluation.compare(other, folder, name)
             folder.add_paired([paired])
-        _print(
+        print_text(
             console,
             f"against {request.against}: {paired.difference:+.2f} BLEU (95 % {paired.low:+.2f} to "
             f"{paired.high:+.2f}, p = {paired.p_value:.3f}; {paired.signature})",
@@ -225,7 +226,3 @@ def _edges(text: str) -> list[int]:
         raise ArgumentError(
             f"`--length-bins` must be integers with commas between them, but is {text!r}."
         ) from None
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
