@@ -65,7 +65,7 @@ def test_a_bad_file_is_named_before_anything_starts(
     ("changes", "message"),
     [
         ({"trainin": {}}, "has no key `trainin`; did you mean `training`?"),
-        ({"training": {"lerning_rate": 1}}, "TrainingConfig has no key `lerning_rate`"),
+        ({"training": {"lerning_rate": 1}}, "TranslationTraining has no key `lerning_rate`"),
         (
             {"positions": {"encoder": {"kind": "flow", "dleta": 1}}},
             "FlowConfig has no key `dleta`; did you mean `delta`?",
@@ -161,7 +161,7 @@ def test_a_run_folder_is_not_overwritten(
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.yaml").write_text((tmp_path / "config.yaml").read_text())
-    assert "holds a run already; go on with --resume" in run(
+    assert "holds a run already; continue it with --resume" in run(
         monkeypatch, capsys, "train", config, "--out", out
     )
     assert "was started with training.lr = 0.003, but the config now says 0.1" in run(

@@ -25,7 +25,7 @@ from floater.runs import locks
 from floater.runs.folder import RunFolder
 from floater.runs.locks import LOCK, in_use
 from floater.runs.scores import Score, SetScores
-from floater.tasks.translation import evaluation
+from floater.tasks.translation import averaging, evaluation
 from floater.tasks.translation import task as translation
 from floater.tasks.translation.averaging import AVERAGED, average_run
 from floater.tasks.translation.config import DecodingConfig, TranslationConfig
@@ -440,7 +440,7 @@ def test_an_average_on_a_full_disk_loses_nothing(
         raise FULL[kind]
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "save_pretrained", full)
+        patch.setattr(averaging, "save_pretrained", full)
         wrong = mistake(patch, capsys, "average", place, "--last", 1)
     assert "model cannot be written: " in wrong
     assert "make room on the disk" in wrong
@@ -579,7 +579,7 @@ def test_a_changed_digit_in_the_metrics_is_noticed(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("6.25", "1.25", 1))
     with pytest.raises(
         RunError,
-        match=r"metrics.jsonl, line 1: damaged or changed: its sum is not the recorded one",
+        match=r"metrics.jsonl, line 1: damaged or changed: its checksum is not the recorded one",
     ):
         list(folder.metrics())
 

@@ -76,5 +76,5 @@ def test_the_paired_test_tells_better_from_equal() -> None:
 def test_bins_cover_every_length_once() -> None:
     found = bins([1, 79, 80, 99, 100, 500], [80, 100])
     assert found == {"0-80": [0, 1], "80-100": [2, 3], "100+": [4, 5]}
-    with pytest.raises(ArgumentError, match="rising positive whole numbers"):
+    with pytest.raises(ArgumentError, match="increasing positive integers"):
         bins([1], [100, 80])
