@@ -11,12 +11,12 @@ from transformers import BertConfig, BertForMultipleChoice
 from floater.errors import ArgumentError
 from floater.recipes import DEFAULTS
 from floater.tasks.padding import PadRight
-from floater.tasks.race.data import Question, read
+from floater.tasks.race.data import RaceQuestion, read
 from floater.tasks.race.features import features, statement
 from tiny_tokenizers import KINDS, TEXT, tiny
 
 QUESTIONS = [
-    Question(
+    RaceQuestion(
         "high1.txt/0",
         "high",
         " ".join(TEXT),
@@ -24,7 +24,7 @@ QUESTIONS = [
         ("Málaga", "France", "West Francia", "Normandy"),
         0,
     ),
-    Question(
+    RaceQuestion(
         "high1.txt/1",
         "high",
         " ".join(TEXT),
@@ -32,7 +32,7 @@ QUESTIONS = [
         ("Rollo.", "Zoë.", "King Charles III of West Francia.", "They."),
         0,
     ),
-    Question(
+    RaceQuestion(
         "middle1.txt/0",
         "middle",
         TEXT[1],

@@ -5,14 +5,14 @@ import pytest
 from sklearn.metrics import accuracy_score
 
 from floater.errors import ArgumentError
-from floater.tasks.race.data import LEVELS, Question
+from floater.tasks.race.data import LEVELS, RaceQuestion
 from floater.tasks.race.metrics import accuracy, choose
 
 
-def drawn(count: int) -> tuple[list[Question], np.ndarray]:
+def drawn(count: int) -> tuple[list[RaceQuestion], np.ndarray]:
     draw = np.random.default_rng(0)
     asked = [
-        Question(
+        RaceQuestion(
             f"q{number}",
             LEVELS[int(draw.random() < 0.7)],
             "",
@@ -45,7 +45,7 @@ def test_accuracy_is_that_of_scikit_learn_overall_and_by_level() -> None:
 
 
 def test_a_level_without_questions_has_no_accuracy() -> None:
-    asked = [Question("q", "high", "", "", ("a", "b", "c", "d"), 2)]
+    asked = [RaceQuestion("q", "high", "", "", ("a", "b", "c", "d"), 2)]
     assert accuracy(asked, np.array([2])).summary() == {
         "accuracy": 100,
         "total": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from floater.tasks.squad.data import Answer, Question
+from floater.tasks.squad.data import Answer, SquadQuestion
 
 CONTEXT = (
     "The Normans were the people who in the 10th and 11th centuries gave their name to Normandy, a "
@@ -28,10 +28,10 @@ def file(*entries: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
     }
 
 
-def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> Question:
-    return Question(name, text, context, tuple(Answer(one, context.index(one)) for one in answers))
+def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> SquadQuestion:
+    return SquadQuestion(name, text, context, tuple(Answer(one, context.index(one)) for one in answers))
 
 
-def told(name: str, *answers: str) -> Question:
+def told(name: str, *answers: str) -> SquadQuestion:
     """A question whose context is of no matter."""
-    return Question(name, "Who?", "", tuple(Answer(one, 0) for one in answers))
+    return SquadQuestion(name, "Who?", "", tuple(Answer(one, 0) for one in answers))

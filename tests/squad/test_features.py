@@ -19,7 +19,7 @@ from transformers import (
 from floater.errors import ArgumentError
 from floater.recipes import DEFAULTS
 from floater.tasks.padding import PadRight
-from floater.tasks.squad.data import Question, Squad, read
+from floater.tasks.squad.data import SquadQuestion, SquadSplit, read
 from floater.tasks.squad.features import Windows, features
 from floater.tasks.squad.metrics import score
 from floater.tasks.squad.spans import predict, texts
@@ -234,7 +234,7 @@ def test_a_model_that_knows_the_labels_answers_everything(kind: str) -> None:
     windows = features(asked, tiny(kind), 64, 30, training=True, max_question=24)
     start, end = from_labels(windows)
     summary = score(
-        Squad(tuple(asked), "2.0", "made"), texts(predict(windows, start, end), 0.0)
+        SquadSplit(tuple(asked), "2.0", "made"), texts(predict(windows, start, end), 0.0)
     ).summary()
     assert (summary["exact"], summary["f1"]) == (100, 100)
 
@@ -269,7 +269,7 @@ def test_every_answer_of_the_training_file_is_recovered(name: str) -> None:
     windows = features(data.questions, real_tokenizer(name), 384, 128, training=True)
     recovered: set[str] = set()
     for number in labelled(windows):
-        question: Question = data.questions[windows.owner[number]]
+        question: SquadQuestion = data.questions[windows.owner[number]]
         assert question.answers[0].text.strip() in spelled(windows, number)
         recovered.add(question.id)
     assert len(recovered) == len(data)

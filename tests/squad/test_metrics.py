@@ -6,7 +6,7 @@ import pytest
 from torchmetrics.functional.text import squad as reference
 
 from floater.errors import DataError
-from floater.tasks.squad.data import Question, Squad, Version
+from floater.tasks.squad.data import SquadQuestion, SquadSplit, Version
 from floater.tasks.squad.metrics import f1, judge, normalise, score
 
 from .files import told
@@ -77,7 +77,7 @@ def test_the_versions_differ_where_nothing_is_left() -> None:
     assert judge(told("q", "the", "Rollo"), "a", "1.1") == (1, 0)
 
 
-def drawn(count: int) -> tuple[list[Question], dict[str, str]]:
+def drawn(count: int) -> tuple[list[SquadQuestion], dict[str, str]]:
     draw = random.Random(3)
     words = [
         "the",
@@ -118,7 +118,7 @@ def test_scores_are_those_of_torchmetrics() -> None:
     kept = tuple(one for one in questions if all(normalise(answer.text) for answer in one.answers))
     assert len(kept) > 200
     for version in ("1.1", "2.0"):
-        found = score(Squad(kept, version, "drawn"), answers)
+        found = score(SquadSplit(kept, version, "drawn"), answers)
         for number, one in enumerate(kept):
             expected = reference(
                 [{"prediction_text": answers[one.id], "id": one.id}],
@@ -140,7 +140,7 @@ def test_scores_are_those_of_torchmetrics() -> None:
 def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
     questions = (told("a", "Rollo"), told("b", "West Francia"), told("c"), told("d"), told("e"))
     answers = {"a": "Rollo.", "b": "Francia", "c": "", "d": "911", "e": "", "of another file": "x"}
-    found = score(Squad(questions, "2.0", "made"), answers)
+    found = score(SquadSplit(questions, "2.0", "made"), answers)
     assert found.exact.tolist() == [1, 0, 1, 0, 1]
     assert found.summary() == {
         "exact": pytest.approx(60),
@@ -153,16 +153,16 @@ def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
         "NoAns_f1": pytest.approx(200 / 3),
         "NoAns_total": 3,
     }
-    assert score(Squad(questions[:2], "1.1", "made"), answers).summary().keys() == {
+    assert score(SquadSplit(questions[:2], "1.1", "made"), answers).summary().keys() == {
         "exact",
         "f1",
         "total",
     }
-    assert "HasAns_f1" not in score(Squad(questions[2:], "2.0", "made"), answers).summary()
+    assert "HasAns_f1" not in score(SquadSplit(questions[2:], "2.0", "made"), answers).summary()
 
 
 def test_every_question_needs_a_prediction() -> None:
     with pytest.raises(
         DataError, match=r"every question of dev\.json, but 1 of 2 are missing, the first is b\.$"
     ):
-        score(Squad((told("a", "x"), told("b", "y")), "1.1", "dev.json"), {"a": "x"})
+        score(SquadSplit((told("a", "x"), told("b", "y")), "1.1", "dev.json"), {"a": "x"})

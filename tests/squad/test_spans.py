@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from floater.errors import ArgumentError
 from floater.tasks.squad.features import Windows, features
-from floater.tasks.squad.spans import Prediction, Span, best_spans, predict, texts
+from floater.tasks.squad.spans import Prediction, AnswerSpan, best_spans, predict, texts
 from tiny_tokenizers import tiny
 
 from .files import CONTEXT, ask, told
@@ -43,7 +43,7 @@ def by_brute_force(
                     spans[place] = max(value, spans.get(place, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[:count]
         found.append(
-            Prediction(question, tuple(Span(*place, value) for place, value in ranked), null)
+            Prediction(question, tuple(AnswerSpan(*place, value) for place, value in ranked), null)
         )
     return found
 
@@ -142,7 +142,7 @@ def test_having_no_answer_scores_its_smallest_over_the_windows() -> None:
 
 def test_the_threshold_decides_between_the_answer_and_none() -> None:
     asked = told("q")
-    one = Prediction(ask("q", context="It was  Rollo. "), (Span(7, 13, 2.0), Span(0, 6, 1.0)), 2.5)
+    one = Prediction(ask("q", context="It was  Rollo. "), (AnswerSpan(7, 13, 2.0), AnswerSpan(0, 6, 1.0)), 2.5)
     assert one.gap == 0.5
     assert (one.text(), one.text(0.5), one.text(0.49)) == ("Rollo", "Rollo", "")
     assert [one.cut(span) for span in one.spans] == ["Rollo", "It was"]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floater.errors import ArgumentError
-from floater.tasks.squad.data import Squad
+from floater.tasks.squad.data import SquadSplit
 from floater.tasks.squad.metrics import score
-from floater.tasks.squad.spans import Prediction, Span, texts
+from floater.tasks.squad.spans import Prediction, AnswerSpan, texts
 from floater.tasks.squad.threshold import tune
 
 from .files import ask
@@ -21,7 +21,7 @@ def prediction(
     number: int, answer: str | None, span: tuple[int, int] | None, gap: float
 ) -> Prediction:
     question = ask(f"q{number}", *([] if answer is None else [answer]), context=WORDS)
-    return Prediction(question, () if span is None else (Span(*span, 1.0),), 1.0 + gap)
+    return Prediction(question, () if span is None else (AnswerSpan(*span, 1.0),), 1.0 + gap)
 
 
 CASES = st.tuples(
@@ -37,7 +37,7 @@ def test_no_other_threshold_is_better(
     cases: list[tuple[str | None, tuple[int, int] | None, float]], measure: str
 ) -> None:
     predictions = [prediction(number, *case) for number, case in enumerate(cases)]
-    data = Squad(tuple(one.question for one in predictions), "2.0", "drawn")
+    data = SquadSplit(tuple(one.question for one in predictions), "2.0", "drawn")
 
     def mean(threshold: float) -> float:
         return float(score(data, texts(predictions, threshold)).summary()[measure])
