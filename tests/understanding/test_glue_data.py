@@ -10,9 +10,10 @@ import pytest
 from floater.errors import ConfigError, DataError
 from floater.tasks import tsv
 from floater.tasks.glue import data
-from floater.tasks.glue.kinds import KINDS, Name
-from floater.tasks.glue.problem import DataConfig
+from floater.tasks.glue.kinds import GLUE_TASKS, Name
+from floater.tasks.glue.task import GlueData
 from floater.tasks.understanding.batches import LengthBatches
+from floater.training.world import World
 
 from .worlds import write_lines
 
@@ -53,7 +54,7 @@ LAYOUTS: dict[Name, tuple[str | None, str, tuple[str, ...], float]] = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GLUE_TASKS)
 def test_every_layout_is_read(name: Name, tmp_path: Path) -> None:
     header, row, texts, label = LAYOUTS[name]
     path = tmp_path / "dev.tsv.gz"
@@ -181,7 +182,7 @@ def test_a_hub_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_data_lies_in_one_place(where: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="give either `train` and `valid`"):
-        DataConfig(name="rte", **where)
+        GlueData(name="rte", **where)
 
 
 def test_batches_hold_every_example_once_and_lengths_together() -> None:
@@ -201,8 +202,8 @@ def test_processes_share_the_batches() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 50)
     heard: list[int] = []
     shares = [
-        LengthBatches(lengths, 8, seed=3, processes=2, process=process, follow=heard.append)
-        for process in (0, 1)
+        LengthBatches(lengths, 8, seed=3, world=World(2, rank), follow=heard.append)
+        for rank in (0, 1)
     ]
     for share in shares:
         share.set_epoch(2)

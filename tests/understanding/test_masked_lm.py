@@ -13,19 +13,25 @@ import torch
 import yaml
 from rich.console import Console
 from torch.nn import functional as F
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, set_seed
 
 import floater
 from attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
 from command_line import said as told
 from floater.errors import ConfigError, DataError, RunError
-from floater.tasks.glue.problem import Glue, GlueConfig
-from floater.tasks.masked_lm.commands import MaskedLanguage
-from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
-from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
-from floater.tasks.understanding import run
-from floater.tasks.understanding.models import attachment_folder, choose, lacks_head, load_trained
+from floater.runs.comparison import COMPARISON, Comparison
 from floater.runs.folder import RunFolder
+from floater.tasks.compare import compare
+from floater.tasks.glue.task import GlueConfig, GlueTask
+from floater.tasks.masked_lm.task import HeadTask, MaskedConfig, MaskedLMTask
+from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
+from floater.tasks.understanding.models import (
+    attachment_folder,
+    lacks_head,
+    load_trained,
+    select_trained,
+)
+from floater.training.run import run
 
 from .worlds import WORDS, glue, masked, text, tokenizer, write_model
 
@@ -112,15 +118,15 @@ def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) ->
     floater.attach(model, floater.FlowConfig(initial_scale=0.5))
     labels = torch.full_like(inputs["input_ids"], -100)
     labels[0, 2], labels[0, 5], labels[1, 3], labels[2, 10] = 7, 8, 9, 10
-    problem = MaskedLM.__new__(MaskedLM)
+    task = MaskedLMTask.__new__(MaskedLMTask)
     with torch.no_grad():
         logits = model(**inputs).logits
         expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        found = problem.loss(model, {**inputs, "labels": labels})
-        torch.testing.assert_close(found, expected)
-        answers = problem.answer(model, {**inputs, "labels": labels})
-        assert answers["hidden"].tolist() == [2, 1, 1]
-        assert float(answers["loss"].sum()) == pytest.approx(float(expected), rel=1e-5)
+        loss = task.loss(model, {**inputs, "labels": labels})
+        torch.testing.assert_close(loss, expected)
+        predicted = task.predict(model, {**inputs, "labels": labels})
+        assert predicted["hidden"].tolist() == [2, 1, 1]
+        assert float(predicted["loss"].sum()) == pytest.approx(float(expected), rel=1e-5)
         assert torch.equal(model(**inputs).logits, logits), "the hook is gone"
 
 
@@ -131,7 +137,7 @@ def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) ->
 def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
     model = make("bert")
     floater.attach(model, floater.FlowConfig())
-    choose(model, part)
+    select_trained(model, part)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert {name.split(".")[0] for name in trained} == moved
     if part == "start":
@@ -149,24 +155,23 @@ def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: 
     for path in (*settings["data"]["train"], *settings["data"]["valid"]):
         Path(path).write_text("\n".join(often) + "\n")
     config = MaskedConfig(**{**settings, "training": settings["head"]["training"]}).bare()
-    prepared = run.prepare(MaskedLM(config))
-    model = run.start(prepared).eval()
-    inputs = prepared.problem.collate(prepared.tokenizer)(
-        [prepared.valid[number] for number in range(len(prepared.valid))]
-    )
+    task = HeadTask(config)
+    data = task.prepare(RunFolder(tmp_path / "run"))
+    set_seed(config.seed)
+    model = task.build_model(data).eval()
+    inputs = task.collate(data.tokenizer)([data.valid[i] for i in range(len(data.valid))])
     with torch.no_grad():
-        loss = float(prepared.problem.loss(model, inputs)) / float(inputs["labels"].ne(-100).sum())
+        loss = float(task.loss(model, inputs)) / float(inputs["labels"].ne(-100).sum())
     share = np.array([0.8, 0.2])
     assert loss == pytest.approx(float(-(share * np.log(share)).sum()), abs=0.7)
-    assert loss < 0.5 * np.log(len(prepared.tokenizer))
+    assert loss < 0.5 * np.log(len(data.tokenizer))
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Base, control and law of motion, from a checkpoint without a head."""
     folder = tmp_path_factory.mktemp("masked")
-    task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(folder)))
-    task.compare(folder / "out", resume=False, console=QUIET)
+    compare(MaskedLMTask(MaskedConfig(**masked(folder))), folder / "out", console=QUIET)
     return folder
 
 
@@ -174,28 +179,29 @@ def test_the_head_is_fitted_once_and_shared_by_all_arms(compared: Path) -> None:
     out = compared / "out"
     assert lacks_head(AutoModelForMaskedLM, str(compared / "roberta"))
     assert not lacks_head(AutoModelForMaskedLM, str(out / "head" / "model"))
-    found = json.loads((out / "comparison.json").read_text())
-    assert found["base"] == "base"
-    assert not found["more_is_better"]
-    assert set(found["arms"]) == {"start", "floater"}
-    assert found["start"]["0"]["identical"]
-    base = MaskedLM.auto_class.from_pretrained(compared / "roberta").roberta.state_dict()
-    for arm in ("floater-0", "start-0"):
-        model: Any = load_trained(MaskedLM(MaskedConfig(**masked(compared))), out / arm / "model")
+    comparison = Comparison.from_file(out / COMPARISON)
+    assert comparison.base == "base"
+    assert not comparison.more_is_better
+    assert set(comparison.variants()) == {"start", "floater"}
+    assert comparison.start["0"].identical
+    base = MaskedLMTask.auto_class.from_pretrained(compared / "roberta").roberta.state_dict()
+    for variant in ("floater-0", "start-0"):
+        model: Any = load_trained(
+            MaskedLMTask(MaskedConfig(**masked(compared))), out / variant / "model"
+        )
         assert all(
             torch.equal(tensor, base[name]) for name, tensor in model.roberta.state_dict().items()
         ), "the base is frozen"
         flow = model.floater.encoder
         assert flow.initial.abs().sum() > 0
-        assert bool(flow.dynamics.second.weight.any()) == (arm == "floater-0"), (
+        assert bool(flow.dynamics.second.weight.any()) == (variant == "floater-0"), (
             "the control's h is zero"
         )
     fitted = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
-    base_loss = RunFolder(out / "base-0").scores()["valid"]["loss"]["score"]
+    scores = RunFolder(out / "base-0").scores().sets["valid"].scores
+    base_loss = scores["loss"].score
     assert base_loss == pytest.approx(min(fitted), rel=1e-6)
-    assert RunFolder(out / "base-0").scores()["valid"]["perplexity"]["score"] == pytest.approx(
-        np.exp(base_loss)
-    )
+    assert scores["perplexity"].score == pytest.approx(np.exp(base_loss))
 
 
 def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) -> None:
@@ -204,29 +210,23 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
         dynamics=str(compared / "out" / "floater-0"),
         training={"updates": 1, "freeze_flow": True},
     )
-    folder = run.train(Glue, GlueConfig(**settings), tmp_path / "run")
+    folder = run(GlueTask(GlueConfig(**settings)), tmp_path / "run")
     before = floater.from_pretrained(
         AutoModelForMaskedLM, attachment_folder(compared / "out" / "floater-0")
     )
-    after: Any = load_trained(Glue(GlueConfig(**settings)), folder.model)
+    after: Any = load_trained(GlueTask(GlueConfig(**settings)), folder.model)
     for name, tensor in before.floater.encoder.state_dict().items():
         assert torch.equal(tensor, after.floater.encoder.state_dict()[name]), name
     config = GlueConfig(**yaml.safe_load((folder.path / "config.yaml").read_text()))
     assert config.dynamics == compared / "out" / "floater-0"
-    assert config.arms()["base"].dynamics is None
+    assert config.variants()["base"].dynamics is None
     with pytest.raises(ConfigError, match="`positions` must be those of"):
-        run.train(
-            Glue,
-            GlueConfig(**{**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}),
-            tmp_path / "other",
-        )
+        changed = {**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}
+        run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
     write_model(tmp_path / "stranger", "bert")
     with pytest.raises(floater.FloaterError, match="was made for another base"):
-        run.train(
-            Glue,
-            GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}),
-            tmp_path / "other",
-        )
+        changed = {**settings, "model": {"name": str(tmp_path / "stranger")}}
+        run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
 
 
 def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_path: Path) -> None:
@@ -239,15 +239,14 @@ def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_pat
         (law / "run.json").write_text(json.dumps({**facts, "longest": longest}))
         settings = glue(compared, dynamics=str(law), training={"updates": 1})
         console = Console(file=StringIO(), width=80)
-        made = run.train(
-            Glue, GlueConfig(**settings), tmp_path / f"after-{longest}", console=console
-        )
-        assert made.facts()["longest"] > 4
+        task = GlueTask(GlueConfig(**settings))
+        folder = run(task, tmp_path / f"after-{longest}", console=console)
+        assert folder.facts()["longest"] > 4
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
     said = words(4)
     assert f"warning: {law} was trained on inputs of up to 4 tokens, but these have up to " in said
-    assert re.search(r"length of encodings \d+\.\d at token 4, \d+\.\d at \d+", said)
+    assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", said)
     assert "warning" not in words(500)
 
 
@@ -257,14 +256,14 @@ def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Pat
     settings["training"] = {**settings["training"], "updates": 1}
 
     def train(name: str, **changes: Any) -> str:
-        task = MaskedLanguage(MaskedLM, MaskedConfig(**{**settings, **changes}))
+        task = MaskedLMTask(MaskedConfig(**{**settings, **changes}))
         console = Console(file=StringIO(), width=500)
-        task.train(tmp_path / name, resume=False, console=console)
+        run(task, tmp_path / name, console=console)
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
-    assert "fitting one in" in train("first")
+    assert "training one in" in train("first")
     before = (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns
-    assert "taking the one fitted in" in train("shorter", max_length=12)
+    assert "using the one in" in train("shorter", max_length=12)
     assert (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns == before
     head = {**settings["head"], "training": {**settings["head"]["training"], "lr": 0.5}}
     with pytest.raises(
@@ -274,15 +273,14 @@ def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Pat
 
 
 def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_path: Path) -> None:
-    other = run.train(
-        Glue, GlueConfig(**glue(tmp_path, training={"updates": 1})), tmp_path / "cola"
-    ).path
-    task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(compared, head={"run": str(other)})))
+    settings = glue(tmp_path, training={"updates": 1})
+    other = run(GlueTask(GlueConfig(**settings)), tmp_path / "cola").path
+    task = MaskedLMTask(MaskedConfig(**masked(compared, head={"run": str(other)})))
     with pytest.raises(
         RunError,
         match=f"{other} must hold a run of masked_lm, but holds one of glue; choose another folder",
     ):
-        task.train(tmp_path / "run", resume=False, console=QUIET)
+        run(task, tmp_path / "run", console=QUIET)
 
 
 def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
@@ -314,18 +312,17 @@ def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixtu
         "save_every": 1,
         "patience": 1,
         "take": "best",
+        "keep_checkpoints": True,
     }
-    config = MaskedConfig(**masked(tmp_path, training=steps)).bare()
-    folder = run.train(MaskedLM, config, tmp_path / "run", console=QUIET)
+    task = HeadTask(MaskedConfig(**masked(tmp_path, training=steps)).bare())
+    folder = run(task, tmp_path / "run", console=QUIET)
     looks = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
     assert 2 <= len(looks) < 12
-    assert folder.scores()["valid"]["loss"]["score"] == pytest.approx(min(looks), rel=1e-6)
+    assert folder.scores().sets["valid"].scores["loss"].score == pytest.approx(min(looks), rel=1e-6)
     assert "EarlyStopping" not in capfd.readouterr().err
     folder.note(finished=False)  # as if killed between the last update and the end
-    before = folder.metrics()
-    assert run.train(MaskedLM, config, tmp_path / "run", resume=True, console=QUIET).facts()[
-        "finished"
-    ]
+    before = list(folder.metrics())
+    assert run(task, tmp_path / "run", resume=True, console=QUIET).finished()
     assert [row for row in folder.metrics() if "loss" in row] == [
         row for row in before if "loss" in row
     ]

@@ -14,10 +14,12 @@ from transformers import TrainerCallback
 from command_line import mistake
 from command_line import said as told
 from floater.errors import ConfigError, DataError, RunError
-from floater.tasks.glue.problem import Glue, GlueConfig
-from floater.tasks.understanding import compare, run
-from floater.tasks.understanding.models import load_trained, locate
+from floater.runs.comparison import COMPARISON, Comparison, StartCheck
 from floater.runs.folder import RunFolder
+from floater.tasks.glue.task import GlueConfig, GlueTask
+from floater.tasks.understanding.models import load_trained, locate
+from floater.training import run as life
+from floater.training.run import run
 
 from .worlds import glue, rte, write_lines, write_model
 
@@ -33,7 +35,7 @@ def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
 
 
 def train(settings: dict[str, Any], path: Path, **options: Any) -> RunFolder:
-    return run.train(Glue, GlueConfig(**settings), path, **options)
+    return run(GlueTask(GlueConfig(**settings)), path, **options)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,10 @@ def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
     """With dropout and weight decay, through all of fine-tuning: losses, weights, predictions."""
     settings = glue(world, name, kind, training={"freeze_flow": True})
     config = GlueConfig(**settings)
-    runs = {arm: run.train(Glue, made, tmp_path / arm) for arm, made in config.arms().items()}
+    runs = {
+        variant: run(GlueTask(variant_config), tmp_path / variant)
+        for variant, variant_config in config.variants().items()
+    }
     assert (
         runs["floater"].facts()["position_parameters"]
         > 0
@@ -72,10 +77,10 @@ def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
 def test_trained_dynamics_move_and_are_measured(
     world: Path, trained: RunFolder, tmp_path: Path
 ) -> None:
-    base = run.train(Glue, GlueConfig(**glue(world)).bare(), tmp_path / "base")
-    assert losses(base)[0] == losses(trained)[0], "the arms begin as one model"
+    base = run(GlueTask(GlueConfig(**glue(world)).bare()), tmp_path / "base")
+    assert losses(base)[0] == losses(trained)[0], "the variants begin as one model"
     assert losses(base) != losses(trained)
-    model: Any = load_trained(Glue(GlueConfig(**glue(world))), trained.model)
+    model: Any = load_trained(GlueTask(GlueConfig(**glue(world))), trained.model)
     assert any(parameter.abs().sum() > 0 for parameter in [model.floater.encoder.initial])
     assert model.floater.positions == "keep"
     facts = trained.facts()
@@ -86,9 +91,8 @@ def test_trained_dynamics_move_and_are_measured(
     rows = json.loads((trained.predictions / "valid.json").read_text())
     assert len(rows) == 20
     assert {row["prediction"] for row in rows} <= {"entailment", "not_entailment"}
-    assert trained.scores()["valid"]["accuracy"]["signature"].startswith(
-        "accuracy|glue rte|scikit-learn:"
-    )
+    score = trained.scores().sets["valid"].scores["accuracy"]
+    assert score.signature.startswith("accuracy|glue rte|scikit-learn:")
 
 
 class Stop(Exception):
@@ -109,17 +113,17 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
 ) -> None:
     settings = glue(world, training=KEEPING)
     with monkeypatch.context() as patch:
-        make = run.make_trainer
+        build_trainer = life.build_trainer
 
         def stopping(*args: Any) -> Any:
-            made = make(*args)
-            made.add_callback(StopAfter(3))
-            return made
+            trainer = build_trainer(*args)
+            trainer.add_callback(StopAfter(3))
+            return trainer
 
-        patch.setattr(run, "make_trainer", stopping)
+        patch.setattr(life, "build_trainer", stopping)
         with pytest.raises(Stop):
             train(settings, tmp_path / "run")
-    with pytest.raises(RunError, match="holds a run already; go on with --resume"):
+    with pytest.raises(RunError, match="holds a run already; continue it with --resume"):
         train(settings, tmp_path / "run")
     with pytest.raises(
         RunError, match=r"was started with training\.lr = 0\.001, but the config now says 0\.002"
@@ -163,7 +167,7 @@ def test_evaluate_on_any_file(
     said = told(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
     assert "other: accuracy" in said
     assert "(30 examples)" in said
-    assert trained.scores()["other"]["examples"] == 30
+    assert trained.scores().sets["other"].examples == 30
     unlabelled = write_lines(
         tmp_path / "test.tsv",
         ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"],
@@ -175,11 +179,12 @@ def test_evaluate_on_any_file(
     said = told(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
     assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in said
     assert mistake(monkeypatch, capsys, "evaluate", trained.path, "--beam", 3).endswith(
-        "`--beam` belongs to translation, but " + f"{trained.path} is a run of glue; use --data."
+        f"`--beam` does not apply to {trained.path}, which is a run of glue; use --against, "
+        "--data, --model, --name."
     )
 
 
-def test_both_arms_from_one_config(
+def test_both_variants_from_one_config(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "tiny-rte.yaml"
@@ -187,28 +192,29 @@ def test_both_arms_from_one_config(
     said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
     assert "| tiny-rte | valid | **accuracy** | floater |" in said
     assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", said)
-    assert "before training: the arms' logits on 20 inputs are identical to the bit." in said
+    assert "before training: the variants' logits on 20 inputs are identical to the bit." in said
     assert (tmp_path / "out" / "comparison.md").read_text().strip() == said.strip()
-    found = json.loads((tmp_path / "out" / "tiny-rte" / "comparison.json").read_text())
-    assert len(found["arms"]["floater"]["valid"]["accuracy"]["seeds"]["base"]) == 2
-    assert found["start"]["1"]["identical"]
-    for arm in ("base-0", "base-1", "floater-0", "floater-1"):
-        folder = RunFolder.existing(tmp_path / "out" / "tiny-rte" / arm)
-        assert folder.facts()["finished"]
+    comparison = Comparison.from_file(tmp_path / "out" / "tiny-rte" / COMPARISON)
+    (row,) = comparison.rows
+    assert (row.variant, row.test_set, row.measure) == ("floater", "valid", "accuracy")
+    assert len(row.seeds["base"]) == 2
+    assert comparison.start["1"].identical
+    for name in ("base-0", "base-1", "floater-0", "floater-1"):
+        folder = RunFolder.existing(tmp_path / "out" / "tiny-rte" / name)
+        assert folder.finished()
         assert not folder.model.exists()
     assert "holds runs already" in mistake(
         monkeypatch, capsys, "compare", path, "--out", tmp_path / "out"
     )
-    monkeypatch.setattr(compare, "start", None)  # what is finished is not made again
-    monkeypatch.setattr(run, "start", None)
+    monkeypatch.setattr(GlueTask, "build_model", None)  # finished runs are not repeated
     assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
 
 
 def test_the_look_before_training_sees_a_difference(world: Path) -> None:
     settings = glue(world, positions={"encoder": {"kind": "flow", "initial_scale": 0.5}})
-    arms = GlueConfig(**settings).arms()
-    found = compare.identical_at_start([Glue(arm) for arm in arms.values()])
-    assert found == {"identical": False, "inputs": 20, "fresh_in_place_of_trained": False}
+    task = GlueTask(GlueConfig(**settings))
+    start = task.check_start(list(task.variants(0).values()))
+    assert start == StartCheck(identical=False, inputs=20, fresh_in_place_of_trained=False)
 
 
 def test_half_precision_checkpoints_are_trained_in_full(tmp_path: Path) -> None:
@@ -243,7 +249,7 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             {"model": {"name": "../no/such/folder"}},
             "`name` of `model` must be a folder with a config.json, a name on the hub",
         ),
-        ({"data": {"name": "rtx"}}, "data: `name` of DataConfig: input should be 'cola', 'sst2'"),
+        ({"data": {"name": "rtx"}}, "data: `name` of GlueData: input should be 'cola', 'sst2'"),
         (
             {"training": {"part": "flow"}, "positions": {"encoder": None}},
             "`part` of `training` is flow, which needs an encoder",
@@ -351,7 +357,7 @@ def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
         match=r"of update \d+ must be finite, but is (nan|inf): the training diverged\. Lower",
     ):
         train(settings, tmp_path / "run")
-    assert not RunFolder(tmp_path / "run").scores()
+    assert not RunFolder(tmp_path / "run").scores().sets
     assert not RunFolder(tmp_path / "run").model.exists()
 
 
@@ -376,7 +382,7 @@ def test_settings_that_would_mislead_are_refused(
     world: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        GlueConfig(**glue(world, **change)).arms()
+        GlueConfig(**glue(world, **change)).variants()
 
 
 def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(
@@ -390,6 +396,6 @@ def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(
 
 
 def test_a_flow_alone_is_compared_with_the_model_as_it_is(world: Path) -> None:
-    arms = GlueConfig(**glue(world, training={"part": "flow"})).arms()
-    assert arms["base"].training.part == "nothing"
-    assert arms["floater"].training.part == "flow"
+    variants = GlueConfig(**glue(world, training={"part": "flow"})).variants()
+    assert variants["base"].training.part == "nothing"
+    assert variants["floater"].training.part == "flow"

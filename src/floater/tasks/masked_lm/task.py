@@ -139,7 +139,7 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
             return self
         folder = config.head.run or path
         changes = {"training": config.head.training, "seed": 0, "dynamics": None}
-        head = MaskedLMTask(config.model_copy(update=changes).bare())
+        head = HeadTask(config.model_copy(update=changes).bare())
         trained = head._is_trained(folder)
         console.print(
             f"{config.model.name} has no language-model head: "
@@ -268,6 +268,13 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
             f"lm|hidden:{self.config.data.share}|length:{self.config.max_length}"
             f"|seed:{_VALID_SEED}"
         )
+
+
+class HeadTask(MaskedLMTask):
+    """Train a new language-model head, which needs no other head before it."""
+
+    def ready(self, path: Path, console: Console) -> HeadTask:
+        return self
 
 
 def _read(paths: Sequence[Path]) -> Text:
