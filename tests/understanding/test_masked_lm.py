@@ -220,12 +220,11 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
     config = GlueConfig(**yaml.safe_load((folder.path / "config.yaml").read_text()))
     assert config.dynamics == compared / "out" / "floater-0"
     assert config.variants()["base"].dynamics is None
+    changed = {**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}
     with pytest.raises(ConfigError, match="`positions` must be those of"):
-        changed = {**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}
         run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
-    write_model(tmp_path / "stranger", "bert")
+    changed = {**settings, "model": {"name": str(write_model(tmp_path / "stranger", "bert"))}}
     with pytest.raises(floater.FloaterError, match="was made for another base"):
-        changed = {**settings, "model": {"name": str(tmp_path / "stranger")}}
         run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
 
 

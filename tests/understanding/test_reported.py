@@ -43,4 +43,4 @@ def test_every_paired_test_and_the_comparison_are_shown(
         assert f"{test.difference:+.2f}</td>" in text
         assert f"{test.low:+.2f} to {test.high:+.2f}</td>" in text
     assert "Paired bootstrap tests" in text
-    assert f"{name}: both arms, medians over seeds" in text
+    assert f"{name}: variants against base, medians over seeds" in text
