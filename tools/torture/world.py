@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 import yaml
+from floater.experiments.arms import embedded
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 import floater
-from floater.experiments.arms import embedded
 from floater.experiments.tiny_data import write_world
 
 from .processes import Work, command, run
