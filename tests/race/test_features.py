@@ -65,7 +65,9 @@ def test_the_option_fills_the_blank_or_follows_the_question(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("max_length", [60, 90, 400])
-def test_inputs_are_those_of_transformers_with_the_article_cut(kind: str, max_length: int) -> None:
+def test_inputs_equal_those_of_transformers_with_truncated_articles(
+    kind: str, max_length: int
+) -> None:
     tokenizer = tiny(kind)
     examples = features(QUESTIONS, tokenizer, max_length)
     cut = 0
@@ -92,7 +94,7 @@ def test_inputs_are_those_of_transformers_with_the_article_cut(kind: str, max_le
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_takes_four_padded_rows_a_question(kind: str) -> None:
+def test_a_model_accepts_four_padded_rows_per_question(kind: str) -> None:
     tokenizer = tiny(kind)
     examples = features(QUESTIONS, tokenizer, 90)
     batch = PadRight(tokenizer.pad_token_id)([examples[number] for number in range(3)])

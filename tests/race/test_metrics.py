@@ -54,7 +54,7 @@ def test_a_level_without_questions_has_no_accuracy() -> None:
     }
 
 
-def test_mistakes() -> None:
+def test_invalid_arguments_are_refused() -> None:
     asked, logits = drawn(5)
     with pytest.raises(
         ArgumentError, match=r"`logits` must be \[questions, 4\], but is \[5, 3\]\.$"

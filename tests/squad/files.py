@@ -29,7 +29,9 @@ def file(*entries: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
 
 
 def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> SquadQuestion:
-    return SquadQuestion(name, text, context, tuple(Answer(one, context.index(one)) for one in answers))
+    return SquadQuestion(
+        name, text, context, tuple(Answer(one, context.index(one)) for one in answers)
+    )
 
 
 def told(name: str, *answers: str) -> SquadQuestion:

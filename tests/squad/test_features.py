@@ -81,7 +81,7 @@ def test_windows_are_those_of_transformers(kind: str, max_length: int, stride: i
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_spell_the_answer_in_every_window_that_holds_all_of_it(kind: str) -> None:
+def test_labels_mark_the_answer_in_every_window_with_all_of_it(kind: str) -> None:
     windows = features(QUESTIONS, tiny(kind), 64, 20, training=True, max_question=24)
     assert windows.labels is not None
     found: dict[str, int] = {}
@@ -108,7 +108,7 @@ def test_labels_spell_the_answer_in_every_window_that_holds_all_of_it(kind: str)
 
 
 @pytest.mark.parametrize("stride", [0, 3, 7])
-def test_answers_of_up_to_stride_and_one_tokens_are_whole_in_some_window(stride: int) -> None:
+def test_answers_of_up_to_stride_plus_one_tokens_are_complete_in_some_window(stride: int) -> None:
     context = " ".join("abcdefghijklmnopqrstuvwxyz")
     letters = context.split()
     lost = {}
@@ -194,8 +194,8 @@ def test_a_model_takes_padded_windows(kind: str) -> None:
         (
             (40, 20, 64),
             (
-                r"`max_length` must be at least 88 \(3 special tokens, 64 of the question, 20 that"
-                r" windows share, one more\)"
+                r"`max_length` must be at least 88 \(3 special tokens, 64 of the question, 20 shared"
+                r" by windows, and one more\)"
             ),
         ),
         ((40, -1, 8), r"`stride` ≥ 0, but they are 8 and -1\.$"),
@@ -223,13 +223,13 @@ def test_a_tokenizer_without_offsets_is_refused() -> None:
 def from_labels(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     """Logits of a model that knows the labels."""
     assert windows.labels is not None
-    places = np.arange(windows.lengths().max())
-    start, end = (np.where(places == column[:, None], 10.0, 0.0) for column in windows.labels.T)
+    indices = np.arange(windows.lengths().max())
+    start, end = (np.where(indices == column[:, None], 10.0, 0.0) for column in windows.labels.T)
     return start, end
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_knows_the_labels_answers_everything(kind: str) -> None:
+def test_logits_built_from_the_labels_answer_everything(kind: str) -> None:
     asked = [question for question in QUESTIONS if question.id != "long"]
     windows = features(asked, tiny(kind), 64, 30, training=True, max_question=24)
     start, end = from_labels(windows)

@@ -60,7 +60,7 @@ def test_scores_by_hand(
     assert judge(told("q", *answers), text, version) == pytest.approx((exact, expected))
 
 
-def test_no_answer_counts_as_a_word_of_its_own() -> None:
+def test_no_answer_is_scored_like_a_word() -> None:
     assert judge(told("q"), "", "2.0") == (1, 1)
     assert judge(told("q"), "the", "2.0") == (1, 1)  # nothing is left of it
     assert judge(told("q"), "Rollo", "2.0") == (0, 0)
@@ -71,7 +71,7 @@ def test_no_answer_counts_as_a_word_of_its_own() -> None:
     assert judge(told("q", "the"), "", "2.0") == (1, 1)  # … unless there is no other
 
 
-def test_the_versions_differ_where_nothing_is_left() -> None:
+def test_the_versions_differ_for_texts_that_normalise_to_nothing() -> None:
     assert f1("the", "a", "1.1") == 0
     assert f1("the", "a", "2.0") == 1
     assert judge(told("q", "the", "Rollo"), "a", "1.1") == (1, 0)
@@ -137,7 +137,7 @@ def test_scores_are_those_of_torchmetrics() -> None:
         assert 0.1 < found.exact.mean() < found.f1.mean() < 0.9
 
 
-def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
+def test_summaries_separate_answerable_and_unanswerable_questions() -> None:
     questions = (told("a", "Rollo"), told("b", "West Francia"), told("c"), told("d"), told("e"))
     answers = {"a": "Rollo.", "b": "Francia", "c": "", "d": "911", "e": "", "of another file": "x"}
     found = score(SquadSplit(questions, "2.0", "made"), answers)
@@ -163,6 +163,7 @@ def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
 
 def test_every_question_needs_a_prediction() -> None:
     with pytest.raises(
-        DataError, match=r"every question of dev\.json, but 1 of 2 are missing, the first is b\.$"
+        DataError,
+        match=r"every question of dev\.json, but 1 of 2 are missing, the first of them b\.$",
     ):
         score(SquadSplit((told("a", "x"), told("b", "y")), "1.1", "dev.json"), {"a": "x"})

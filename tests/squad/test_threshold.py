@@ -50,7 +50,7 @@ def test_no_other_threshold_is_better(
     assert found.score == pytest.approx(max(map(mean, tried)))
 
 
-def test_exact_match_and_f1_have_thresholds_of_their_own() -> None:
+def test_exact_match_and_f1_have_different_thresholds() -> None:
     half_right = [prediction(number, WORDS, (0, 11), 1.0) for number in range(3)]
     silent = [prediction(9, None, (0, 5), 1.0)]
     right = [prediction(10, "Rollo", (0, 5), -1.0)]
@@ -68,14 +68,14 @@ def test_of_equally_good_thresholds_the_one_nearest_to_zero_is_taken() -> None:
     assert tune(predictions, "exact").score == pytest.approx(200 / 3)
 
 
-def test_where_silence_is_best_nothing_is_answered() -> None:
+def test_nothing_is_answered_if_that_scores_best() -> None:
     predictions = [prediction(0, None, (0, 5), -4.0), prediction(1, None, None, 0.0)]
     found = tune(predictions, "f1")
     assert set(texts(predictions, found.value).values()) == {""}
     assert found.score == 100
 
 
-def test_mistakes() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(
         ArgumentError, match=r"`predictions` must hold at least one, but is empty\.$"
     ):

@@ -17,20 +17,20 @@ ROOT = Path(__file__).parents[2]
 SHARED = {"roberta.yaml", "small.yaml"}
 CONFIGS = [
     path
-    for room in ("glue", "mlm", "squad", "race")
-    for path in sorted((ROOT / "configs" / room).rglob("*.yaml"))
-    if not (room == "glue" and path.name in SHARED)
+    for folder in ("glue", "mlm", "squad", "race")
+    for path in sorted((ROOT / "configs" / folder).rglob("*.yaml"))
+    if not (folder == "glue" and path.name in SHARED)
 ]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_config_is_valid_and_says_how_it_is_run(path: Path) -> None:
+def test_every_config_is_valid_and_shows_its_command(path: Path) -> None:
     task = task_from_file(path)
     assert isinstance(task, UnderstandingTask)
     assert type(task.config)(**task.config.dump()) == task.config
-    said = path.read_text()
+    content = path.read_text()
     assert any(
-        f"floater {command} {path.relative_to(ROOT)}" in said for command in ("train", "compare")
+        f"floater {command} {path.relative_to(ROOT)}" in content for command in ("train", "compare")
     )
     assert recipes.read(path)["task"] == task.config.task
 
@@ -46,11 +46,11 @@ def test_updates_follow_from_epochs() -> None:
     pace = FineTuning(epochs=3, accumulate=2, warmup=0.1).pace(15)
     assert (pace.updates, pace.warmup, pace.evaluate_every, pace.save_every) == (24, 2, 8, 8)
     assert FineTuning(updates=5, evaluate_every=2).pace(15).updates == 5
-    with pytest.raises(ConfigError, match="`take: best` needs a checkpoint at every look"):
+    with pytest.raises(ConfigError, match="`take: best` needs a checkpoint at every evaluation"):
         FineTuning(take="best", evaluate_every=5)
 
 
-def test_the_law_of_motion_is_frozen_on_race_unless_told() -> None:
+def test_the_dynamics_are_frozen_on_race_by_default() -> None:
     task = task_from_file(ROOT / "configs" / "race" / "small.yaml")
     assert isinstance(task, UnderstandingTask)
     assert task.config.training.freeze_flow
@@ -70,7 +70,7 @@ def test_the_law_of_motion_is_frozen_on_race_unless_told() -> None:
         {"update_every": 7},
     ],
 )
-def test_the_untouched_arm_does_not_depend_on_how_the_encoder_is_trained(
+def test_the_base_does_not_depend_on_how_the_encoder_is_trained(
     changes: dict[str, Any],
 ) -> None:
     settings: dict[str, Any] = {"data": {"train": ["a"], "valid": ["b"]}, "model": {"name": "m"}}

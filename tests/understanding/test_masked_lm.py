@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, set_seed
 
 import floater
 from attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
-from command_line import said as told
+from command_line import said
 from floater.errors import ConfigError, DataError, RunError
 from floater.runs.comparison import COMPARISON, Comparison
 from floater.runs.folder import RunFolder
@@ -39,7 +39,7 @@ QUIET = Console(quiet=True)
 ENCODERS = [name for name in ARCHITECTURES if name not in (*SEQ2SEQ, "gpt2", "vit")]
 
 
-def test_wikitext_is_undone() -> None:
+def test_wikitext_becomes_normal_text() -> None:
     line = " The 2 @-@ 1 win , its <unk> , was worth $ 1 @,@ 000 @.@ 5 ( of Tom 's ) . "
     assert from_wikitext(line, "[UNK]") == "The 2-1 win, its [UNK], was worth $1,000.5 (of Tom's)."
     assert from_wikitext(" = = Early life = = ", "") == "Early life"
@@ -54,13 +54,15 @@ def test_blocks_hold_the_whole_text_in_order() -> None:
         str(words.decode(np.concatenate(rows))).split()
         == [word for line in lines for word in line.split()][: sum(map(len, rows))]
     )
-    with pytest.raises(DataError, match="`max_length` must leave room for 4 tokens"):
+    with pytest.raises(
+        DataError, match="`max_length` must leave room for 4 tokens and the special tokens"
+    ):
         cut(Text(lines, "text"), words, 5)
     with pytest.raises(DataError, match="empty must hold at least 4 tokens of text, but holds 0"):
         cut(Text([" ", ""], "empty"), words, 24)
 
 
-def test_lines_may_stay_apart() -> None:
+def test_lines_may_be_separate_examples() -> None:
     """Each line begins a block; a line that is too long fills several."""
     lines, words = text(30, 4), tokenizer()
     rows = cut(Text(lines, "text"), words, 24, apart=True)
@@ -76,18 +78,18 @@ def blocks(seed: int = 0, share: float = 0.15) -> Blocks:
     return Blocks(cut(Text(text(400, 3), "text"), words, 64), words, share, seed)
 
 
-def test_tokens_are_hidden_as_bert_hides_them() -> None:
-    words, made = tokenizer(), blocks()
+def test_tokens_are_masked_as_in_bert() -> None:
+    vocabulary, rows = tokenizer(), blocks()
     hidden = masks = same = total = 0
-    for number in range(len(made)):
-        row = made[number]
+    for number in range(len(rows)):
+        row = rows[number]
         ids, labels = np.array(row["input_ids"]), np.array(row["labels"])
         chosen = labels != -100
         assert ids[0] == 0
         assert ids[-1] == 2
         assert not chosen[0]
         assert not chosen[-1]
-        assert not np.isin(ids[~chosen][1:-1], words.all_special_ids).any()
+        assert not np.isin(ids[~chosen][1:-1], vocabulary.all_special_ids).any()
         total, hidden = total + len(ids) - 2, hidden + int(chosen.sum())
         masks, same = (
             masks + int((ids[chosen] == 4).sum()),
@@ -98,22 +100,22 @@ def test_tokens_are_hidden_as_bert_hides_them() -> None:
     assert same / hidden == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.04)
 
 
-def test_what_is_hidden_follows_from_seed_epoch_and_place() -> None:
-    one, same, other = blocks(), blocks(), blocks(seed=1)
-    assert one[3] == same[3]
-    assert one[3] != other[3]
-    before = one[3]
-    one.set_epoch(1)
-    assert one[3] != before
-    one.set_epoch(0)
-    assert one[3] == before
+def test_masking_depends_on_seed_epoch_and_block() -> None:
+    rows, same, other = blocks(), blocks(), blocks(seed=1)
+    assert rows[3] == same[3]
+    assert rows[3] != other[3]
+    before = rows[3]
+    rows.set_epoch(1)
+    assert rows[3] != before
+    rows.set_epoch(0)
+    assert rows[3] == before
     assert all(
         any(label != -100 for label in blocks(share=0.001)[number]["labels"]) for number in range(5)
     )
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) -> None:
+def test_the_head_is_applied_to_masked_tokens_only_with_the_same_loss(name: str) -> None:
     model, inputs = make(name), batch(name)
     floater.attach(model, floater.FlowConfig(initial_scale=0.5))
     labels = torch.full_like(inputs["input_ids"], -100)
@@ -134,7 +136,7 @@ def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) ->
     ("part", "moved"),
     [("flow", {"floater"}), ("start", {"floater"}), ("head", {"cls"}), ("nothing", set())],
 )
-def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
+def test_only_the_chosen_weights_train(part: str, moved: set[str]) -> None:
     model = make("bert")
     floater.attach(model, floater.FlowConfig())
     select_trained(model, part)
@@ -146,14 +148,12 @@ def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["roberta", "bert"])
-def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: str) -> None:
-    """Its guesses are then worth about as much as knowing how often each token occurs, and far more
-    than none.
-    """
-    often = ["the the the the dog the the dog the the"] * 40
+def test_a_new_head_starts_with_the_token_frequencies(tmp_path: Path, kind: str) -> None:
+    """Its loss is then close to the entropy of the token frequencies, far below a uniform guess."""
+    lines = ["the the the the dog the the dog the the"] * 40
     settings = masked(tmp_path, kind, max_length=16)
     for path in (*settings["data"]["train"], *settings["data"]["valid"]):
-        Path(path).write_text("\n".join(often) + "\n")
+        Path(path).write_text("\n".join(lines) + "\n")
     config = MaskedConfig(**{**settings, "training": settings["head"]["training"]}).bare()
     task = HeadTask(config)
     data = task.prepare(RunFolder(tmp_path / "run"))
@@ -169,13 +169,13 @@ def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Base, control and law of motion, from a checkpoint without a head."""
+    """Base, control and dynamics, from a checkpoint without a head."""
     folder = tmp_path_factory.mktemp("masked")
     compare(MaskedLMTask(MaskedConfig(**masked(folder))), folder / "out", console=QUIET)
     return folder
 
 
-def test_the_head_is_fitted_once_and_shared_by_all_arms(compared: Path) -> None:
+def test_the_head_is_trained_once_and_shared_by_all_variants(compared: Path) -> None:
     out = compared / "out"
     assert lacks_head(AutoModelForMaskedLM, str(compared / "roberta"))
     assert not lacks_head(AutoModelForMaskedLM, str(out / "head" / "model"))
@@ -197,10 +197,10 @@ def test_the_head_is_fitted_once_and_shared_by_all_arms(compared: Path) -> None:
         assert bool(flow.dynamics.second.weight.any()) == (variant == "floater-0"), (
             "the control's h is zero"
         )
-    fitted = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
+    losses = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
     scores = RunFolder(out / "base-0").scores().sets["valid"].scores
     base_loss = scores["loss"].score
-    assert base_loss == pytest.approx(min(fitted), rel=1e-6)
+    assert base_loss == pytest.approx(min(losses), rel=1e-6)
     assert scores["perplexity"].score == pytest.approx(np.exp(base_loss))
 
 
@@ -228,28 +228,32 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
         run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
 
 
-def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_path: Path) -> None:
-    law = tmp_path / "law"
-    shutil.copytree(compared / "out" / "floater-0", law)
-    facts = json.loads((law / "run.json").read_text())
+def test_dynamics_used_on_longer_inputs_give_a_warning(compared: Path, tmp_path: Path) -> None:
+    dynamics = tmp_path / "dynamics"
+    shutil.copytree(compared / "out" / "floater-0", dynamics)
+    facts = json.loads((dynamics / "run.json").read_text())
     del facts["facts_sha256"]
 
-    def words(longest: int) -> str:
-        (law / "run.json").write_text(json.dumps({**facts, "longest": longest}))
-        settings = glue(compared, dynamics=str(law), training={"updates": 1})
+    def output(longest: int) -> str:
+        (dynamics / "run.json").write_text(json.dumps({**facts, "longest": longest}))
+        settings = glue(compared, dynamics=str(dynamics), training={"updates": 1})
         console = Console(file=StringIO(), width=80)
         task = GlueTask(GlueConfig(**settings))
         folder = run(task, tmp_path / f"after-{longest}", console=console)
         assert folder.facts()["longest"] > 4
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
-    said = words(4)
-    assert f"warning: {law} was trained on inputs of up to 4 tokens, but these have up to " in said
-    assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", said)
-    assert "warning" not in words(500)
+    text = output(4)
+    assert (
+        f"warning: {dynamics} was trained on inputs of up to 4 tokens, but these have up " in text
+    )
+    assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", text)
+    assert "warning" not in output(500)
 
 
-def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Path) -> None:
+def test_a_trained_head_is_reused_for_other_lengths_but_not_for_other_training(
+    tmp_path: Path,
+) -> None:
     settings = masked(tmp_path)
     settings["head"] = {**settings["head"], "run": str(tmp_path / "head")}
     settings["training"] = {**settings["training"], "updates": 1}
@@ -271,7 +275,9 @@ def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Pat
         train("other", head=head)
 
 
-def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_path: Path) -> None:
+def test_a_head_folder_with_a_run_of_another_task_is_refused(
+    compared: Path, tmp_path: Path
+) -> None:
     settings = glue(tmp_path, training={"updates": 1})
     other = run(GlueTask(GlueConfig(**settings)), tmp_path / "cola").path
     task = MaskedLMTask(MaskedConfig(**masked(compared, head={"run": str(other)})))
@@ -282,25 +288,27 @@ def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_
         run(task, tmp_path / "run", console=QUIET)
 
 
-def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
+def test_a_checkpoint_with_a_head_is_used_as_it_is_and_the_encoder_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.yaml"
     changes = {"training": {"updates": 30, "evaluate_every": 30, "lr": 0.02}}
     path.write_text(yaml.safe_dump(masked(tmp_path, "bert with head", **changes)))
-    told(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
+    said(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert not (folder.path / "head").exists()
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
-    said = told(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
-    assert "train: loss" in said
+    output = said(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
+    assert "train: loss" in output
     assert (folder.path / "attachment" / "floater.safetensors").is_file()
 
 
-def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A head at a rate at which it only gets worse stops after one look in vain, keeps its best
-    weights and is then finished.
+def test_a_run_that_stopped_early_is_finished(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With a learning rate at which it only gets worse, a head stops after one evaluation without
+    improvement, uses its best weights and trains no further when it is resumed.
     """
     steps = {
         "part": "head",
@@ -315,9 +323,11 @@ def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixtu
     }
     task = HeadTask(MaskedConfig(**masked(tmp_path, training=steps)).bare())
     folder = run(task, tmp_path / "run", console=QUIET)
-    looks = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
-    assert 2 <= len(looks) < 12
-    assert folder.scores().sets["valid"].scores["loss"].score == pytest.approx(min(looks), rel=1e-6)
+    losses = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
+    assert 2 <= len(losses) < 12
+    assert folder.scores().sets["valid"].scores["loss"].score == pytest.approx(
+        min(losses), rel=1e-6
+    )
     assert "EarlyStopping" not in capfd.readouterr().err
     folder.note(finished=False)  # as if killed between the last update and the end
     before = list(folder.metrics())

@@ -46,7 +46,7 @@ def test_scores_follow_their_definitions(measure: str, seed: int) -> None:
 @pytest.mark.parametrize("measure", [*CLASSES, *NUMBERS])
 def test_resampled_scores_are_those_of_the_rows_that_were_drawn(measure: str) -> None:
     table = random_table(measure, 5)
-    counts = resampling.counted(len(table), 20)
+    counts = resampling.resample_counts(len(table), 20)
     assert (counts.sum(1) == len(table)).all()
     found = RESAMPLED[measure](table, counts)
     for draw, many in enumerate(counts.astype(int)):

@@ -11,14 +11,13 @@ import yaml
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from command_line import mistake
-from command_line import said as told
+from command_line import mistake, said
 from floater.errors import ConfigError, DataError, RunError
 from floater.runs.comparison import COMPARISON, Comparison, StartCheck
 from floater.runs.folder import RunFolder
 from floater.tasks.glue.task import GlueConfig, GlueTask
 from floater.tasks.understanding.models import load_trained, locate
-from floater.training import run as life
+from floater.training.build_trainer import build_trainer
 from floater.training.run import run
 
 from .worlds import glue, rte, write_lines, write_model
@@ -108,19 +107,18 @@ class StopAfter(TrainerCallback):
             raise Stop
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(
+def test_a_resumed_run_ends_in_the_same_bits(
     world: Path, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = glue(world, training=KEEPING)
     with monkeypatch.context() as patch:
-        build_trainer = life.build_trainer
 
         def stopping(*args: Any) -> Any:
             trainer = build_trainer(*args)
             trainer.add_callback(StopAfter(3))
             return trainer
 
-        patch.setattr(life, "build_trainer", stopping)
+        patch.setattr("floater.training.run.build_trainer", stopping)
         with pytest.raises(Stop):
             train(settings, tmp_path / "run")
     with pytest.raises(RunError, match="holds a run already; continue it with --resume"):
@@ -164,20 +162,20 @@ def test_evaluate_on_any_file(
     tmp_path: Path,
 ) -> None:
     other = rte(tmp_path / "other.tsv", 30, 9)
-    said = told(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
-    assert "other: accuracy" in said
-    assert "(30 examples)" in said
+    output = said(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
+    assert "other: accuracy" in output
+    assert "(30 examples)" in output
     assert trained.scores().sets["other"].examples == 30
     unlabelled = write_lines(
         tmp_path / "test.tsv",
         ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"],
     )
-    assert "no labels, so no score" in told(
+    assert "no labels, so no score" in said(
         monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled
     )
     assert len(json.loads((trained.predictions / "test.json").read_text())) == 2
-    said = told(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
-    assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in said
+    output = said(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
+    assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in output
     assert mistake(monkeypatch, capsys, "evaluate", trained.path, "--beam", 3).endswith(
         f"`--beam` does not apply to {trained.path}, which is a run of glue; use --against, "
         "--data, --model, --name."
@@ -189,11 +187,11 @@ def test_both_variants_from_one_config(
 ) -> None:
     path = tmp_path / "tiny-rte.yaml"
     path.write_text(yaml.safe_dump(glue(world, training={"updates": 2, "keep_model": False})))
-    said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
-    assert "| tiny-rte | valid | **accuracy** | floater |" in said
-    assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", said)
-    assert "before training: the variants' logits on 20 inputs are identical to the bit." in said
-    assert (tmp_path / "out" / "comparison.md").read_text().strip() == said.strip()
+    output = said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    assert "| tiny-rte | valid | **accuracy** | floater |" in output
+    assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", output)
+    assert "before training: the variants' logits on 20 inputs are identical to the bit." in output
+    assert (tmp_path / "out" / "comparison.md").read_text().strip() == output.strip()
     comparison = Comparison.from_file(tmp_path / "out" / "tiny-rte" / COMPARISON)
     (row,) = comparison.rows
     assert (row.variant, row.test_set, row.measure) == ("floater", "valid", "accuracy")
@@ -207,10 +205,12 @@ def test_both_variants_from_one_config(
         monkeypatch, capsys, "compare", path, "--out", tmp_path / "out"
     )
     monkeypatch.setattr(GlueTask, "build_model", None)  # finished runs are not repeated
-    assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+    assert (
+        said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == output
+    )
 
 
-def test_the_look_before_training_sees_a_difference(world: Path) -> None:
+def test_the_check_before_training_detects_a_difference(world: Path) -> None:
     settings = glue(world, positions={"encoder": {"kind": "flow", "initial_scale": 0.5}})
     task = GlueTask(GlueConfig(**settings))
     start = task.check_start(list(task.variants(0).values()))
@@ -224,7 +224,7 @@ def test_half_precision_checkpoints_are_trained_in_full(tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in weights(folder).values()} == {torch.float32}
 
 
-def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "a_package"
     (package / "weights").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
@@ -235,8 +235,8 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert locate("FacebookAI/roberta-base") == "FacebookAI/roberta-base"
     for name, message in (
         ("pip:a_package", "must be a folder with a config.json"),
-        ("pip:no_such_package/weights", "'no_such_package' is none"),
-        ("../nowhere/model", "but ../nowhere/model is none"),
+        ("pip:no_such_package/weights", "'no_such_package' is not one"),
+        ("../nowhere/model", "but ../nowhere/model is none of them"),
     ):
         with pytest.raises(ConfigError, match=message):
             locate(name)
@@ -315,8 +315,8 @@ def test_a_runs_own_scores_are_never_replaced_by_others(
         "strange",
     )
     assert (
-        "must tell entailment, not_entailment apart, but tells 0, 1: another task's weights."
-        in wrong
+        "must predict the labels entailment, not_entailment, but predicts 0, 1: the weights of "
+        "another task." in wrong
     )
     assert (trained.path / "scores.json").read_text() == before
     assert (stranger.path / "scores.json").read_text() == theirs
@@ -336,16 +336,18 @@ def test_a_runs_own_scores_are_never_replaced_by_others(
     assert "must have labels for a comparison" in wrong
 
 
-def test_what_was_measured_since_does_not_stop_a_comparison(
+def test_later_evaluations_do_not_stop_a_comparison(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "rte.yaml"
     path.write_text(yaml.safe_dump(glue(world, training={"updates": 1}, compare={"seeds": [0]})))
-    said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    output = said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
     base, other = (tmp_path / "out" / "rte" / name for name in ("base-0", "floater-0"))
-    told(monkeypatch, capsys, "evaluate", base, "--against", other)
-    told(monkeypatch, capsys, "evaluate", base, "--data", rte(tmp_path / "more.tsv", 8, 3))
-    assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+    said(monkeypatch, capsys, "evaluate", base, "--against", other)
+    said(monkeypatch, capsys, "evaluate", base, "--data", rte(tmp_path / "more.tsv", 8, 3))
+    assert (
+        said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == output
+    )
 
 
 def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
@@ -369,18 +371,16 @@ def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
         ({"compare": {"seeds": [0, 0]}}, "`seeds` must be different, but are 0, 0"),
         (
             {"data": {"more": {"train": "a.tsv"}}},
-            "must be plain ones other than train and valid, but one is 'train'",
+            "must be plain and other than train and valid, but one is 'train'",
         ),
         (
             {"data": {"more": {"a/b": "a.tsv"}}},
-            "must be plain ones other than train and valid, but one is 'a/b'",
+            "must be plain and other than train and valid, but one is 'a/b'",
         ),
         ({"positions": {"encoder": None}}, "`positions` must have an encoder to compare"),
     ],
 )
-def test_settings_that_would_mislead_are_refused(
-    world: Path, change: dict[str, Any], message: str
-) -> None:
+def test_misleading_settings_are_refused(world: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         GlueConfig(**glue(world, **change)).variants()
 
@@ -390,12 +390,12 @@ def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(
 ) -> None:
     with pytest.raises(DataError, match="`max_length` must be at least"):
         train(glue(world, max_length=3), tmp_path / "run")
-    with pytest.raises(ConfigError, match="must be a model without an encoder of ours"):
+    with pytest.raises(ConfigError, match="must be a model without a FLOATER encoder"):
         train(glue(world, model={"name": str(trained.model)}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_flow_alone_is_compared_with_the_model_as_it_is(world: Path) -> None:
+def test_a_flow_alone_is_compared_with_the_untrained_base(world: Path) -> None:
     variants = GlueConfig(**glue(world, training={"part": "flow"})).variants()
     assert variants["base"].training.part == "nothing"
     assert variants["floater"].training.part == "flow"
