@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from floater.errors import ArgumentError
 from floater.tasks.squad.features import Windows, features
-from floater.tasks.squad.spans import Prediction, AnswerSpan, best_spans, predict, texts
+from floater.tasks.squad.spans import AnswerSpan, Prediction, best_spans, predict, texts
 from tiny_tokenizers import tiny
 
 from .files import CONTEXT, ask, told

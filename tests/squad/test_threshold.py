@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from floater.errors import ArgumentError
 from floater.tasks.squad.data import SquadSplit
 from floater.tasks.squad.metrics import score
-from floater.tasks.squad.spans import Prediction, AnswerSpan, texts
+from floater.tasks.squad.spans import AnswerSpan, Prediction, texts
 from floater.tasks.squad.threshold import tune
 
 from .files import ask
