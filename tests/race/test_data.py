@@ -23,7 +23,7 @@ def article(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *articles: Any) -> Path:
-    text = "".join(f"{json.dumps(one)}\n" for one in articles).encode()
+    text = "".join(f"{json.dumps(article)}\n" for article in articles).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
 

@@ -51,12 +51,12 @@ def test_version_two_has_questions_without_an_answer(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_follows_the_answers(tmp_path: Path) -> None:
-    one, same, other = (
+    first, same, other = (
         read(write(tmp_path / f"{name}.json", file(entry("a", "Who?", text)))).fingerprint()
         for name, text in (("one", "Rollo"), ("same", "Rollo"), ("other", "Charles"))
     )
-    assert one["sha256"] == same["sha256"] != other["sha256"]
-    assert one["questions"] == 1
+    assert first["sha256"] == same["sha256"] != other["sha256"]
+    assert first["questions"] == 1
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -149,9 +149,7 @@ def test_errors_are_one_line_that_names_the_question(
 
 
 def test_errors_name_the_line_of_the_question(tmp_path: Path) -> None:
-    """Files that are one line per field name the line of the question's id; a repeated one that of
-    its second place.
-    """
+    """The line of the id, if a file has one field per line; of the second for a repeated id."""
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(changed(answers=[]), indent=1))
     line = next(

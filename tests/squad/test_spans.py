@@ -15,7 +15,7 @@ from floater.tasks.squad.features import Windows, features
 from floater.tasks.squad.spans import AnswerSpan, Prediction, best_spans, predict, texts
 from tiny_tokenizers import tiny
 
-from .files import CONTEXT, ask, told
+from .files import CONTEXT, ask, question_with
 
 
 def windows_of(*contexts: str) -> Windows:
@@ -26,7 +26,7 @@ def windows_of(*contexts: str) -> Windows:
 def by_brute_force(
     windows: Windows, start: np.ndarray, end: np.ndarray, longest: int, count: int
 ) -> list[Prediction]:
-    found = []
+    predictions = []
     for owner, question in enumerate(windows.questions):
         spans: dict[tuple[int, int], float] = {}
         null = math.inf
@@ -34,18 +34,18 @@ def by_brute_force(
             null = min(null, start[number, 0] + end[number, 0])
             offsets, base = windows.offsets(number).tolist(), int(windows.first[number])
             real = [
-                place for place, (low, high) in enumerate(offsets) if low < high
+                index for index, (low, high) in enumerate(offsets) if low < high
             ]  # a lone space has no characters of its own
             for first, last in itertools.product(real, repeat=2):
                 if first <= last < first + longest:
-                    place = (offsets[first][0], offsets[last][1])
+                    characters = (offsets[first][0], offsets[last][1])
                     value = float(start[number, base + first]) + float(end[number, base + last])
-                    spans[place] = max(value, spans.get(place, -math.inf))
+                    spans[characters] = max(value, spans.get(characters, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[:count]
-        found.append(
-            Prediction(question, tuple(AnswerSpan(*place, value) for place, value in ranked), null)
+        predictions.append(
+            Prediction(question, tuple(AnswerSpan(*chars, value) for chars, value in ranked), null)
         )
-    return found
+    return predictions
 
 
 SMALL = windows_of(CONTEXT, CONTEXT[15:])
@@ -137,18 +137,22 @@ def test_the_score_of_no_answer_is_the_smallest_over_the_windows() -> None:
     start = np.zeros((len(SMALL), SMALL.lengths().max()))
     start[:, 0] = np.arange(len(SMALL)) - 3.0
     smallest = [start[SMALL.owner == owner, 0].min() for owner in range(2)]
-    assert [one.null for one in predict(SMALL, start, np.zeros_like(start))] == smallest
+    assert [item.null for item in predict(SMALL, start, np.zeros_like(start))] == smallest
 
 
 def test_the_threshold_decides_between_the_answer_and_none() -> None:
-    asked = told("q")
-    one = Prediction(
+    asked = question_with("q")
+    prediction = Prediction(
         ask("q", context="It was  Rollo. "), (AnswerSpan(7, 13, 2.0), AnswerSpan(0, 6, 1.0)), 2.5
     )
-    assert one.gap == 0.5
-    assert (one.text(), one.text(0.5), one.text(0.49)) == ("Rollo", "Rollo", "")
-    assert [one.cut(span) for span in one.spans] == ["Rollo", "It was"]
-    assert texts([one], 0.0) == {asked.id: ""}
+    assert prediction.gap == 0.5
+    assert (prediction.text(), prediction.text(0.5), prediction.text(0.49)) == (
+        "Rollo",
+        "Rollo",
+        "",
+    )
+    assert [prediction.cut(span) for span in prediction.spans] == ["Rollo", "It was"]
+    assert texts([prediction], 0.0) == {asked.id: ""}
 
 
 def test_thousands_of_windows_take_seconds() -> None:
@@ -156,10 +160,10 @@ def test_thousands_of_windows_take_seconds() -> None:
     windows = features(asked, tiny("roberta"), 384, 128, training=False)
     start, end = np.random.default_rng(0).normal(size=(2, len(windows), 384)).astype(np.float32)
     began = time.process_time()
-    found = predict(windows, start, end)
+    predictions = predict(windows, start, end)
     assert time.process_time() - began < 10
     assert len(windows) > 2000
-    assert {len(one.spans) for one in found} == {20}
+    assert {len(item.spans) for item in predictions} == {20}
 
 
 @pytest.mark.parametrize(

@@ -37,17 +37,17 @@ def test_no_other_threshold_is_better(
     cases: list[tuple[str | None, tuple[int, int] | None, float]], measure: str
 ) -> None:
     predictions = [prediction(number, *case) for number, case in enumerate(cases)]
-    data = SquadSplit(tuple(one.question for one in predictions), "2.0", "drawn")
+    data = SquadSplit(tuple(item.question for item in predictions), "2.0", "drawn")
 
     def mean(threshold: float) -> float:
         return float(score(data, texts(predictions, threshold)).summary()[measure])
 
-    found = tune(predictions, measure)  # type: ignore[arg-type]
-    gaps = sorted(one.gap for one in predictions if one.spans)
+    best = tune(predictions, measure)  # type: ignore[arg-type]
+    gaps = sorted(item.gap for item in predictions if item.spans)
     tried = [-math.inf, math.inf, 0.0, *gaps, *(gap - 1e-3 for gap in gaps)]
-    assert math.isfinite(found.value)
-    assert found.score == pytest.approx(mean(found.value))
-    assert found.score == pytest.approx(max(map(mean, tried)))
+    assert math.isfinite(best.value)
+    assert best.score == pytest.approx(mean(best.value))
+    assert best.score == pytest.approx(max(map(mean, tried)))
 
 
 def test_exact_match_and_f1_have_different_thresholds() -> None:
@@ -70,9 +70,9 @@ def test_of_equally_good_thresholds_the_one_nearest_to_zero_is_taken() -> None:
 
 def test_nothing_is_answered_if_that_scores_best() -> None:
     predictions = [prediction(0, None, (0, 5), -4.0), prediction(1, None, None, 0.0)]
-    found = tune(predictions, "f1")
-    assert set(texts(predictions, found.value).values()) == {""}
-    assert found.score == 100
+    best = tune(predictions, "f1")
+    assert set(texts(predictions, best.value).values()) == {""}
+    assert best.score == 100
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -47,35 +47,35 @@ def test_wikitext_becomes_normal_text() -> None:
 
 def test_blocks_hold_the_whole_text_in_order() -> None:
     lines = text(30, 4)
-    words = tokenizer()
-    rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), words, 24)
+    fast_tokenizer = tokenizer()
+    rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), fast_tokenizer, 24)
     assert all(len(row) == 22 for row in rows[:-1])
     assert (
-        str(words.decode(np.concatenate(rows))).split()
+        str(fast_tokenizer.decode(np.concatenate(rows))).split()
         == [word for line in lines for word in line.split()][: sum(map(len, rows))]
     )
     with pytest.raises(
         DataError, match="`max_length` must leave room for 4 tokens and the special tokens"
     ):
-        cut(Text(lines, "text"), words, 5)
+        cut(Text(lines, "text"), fast_tokenizer, 5)
     with pytest.raises(DataError, match="empty must hold at least 4 tokens of text, but holds 0"):
-        cut(Text([" ", ""], "empty"), words, 24)
+        cut(Text([" ", ""], "empty"), fast_tokenizer, 24)
 
 
 def test_lines_may_be_separate_examples() -> None:
     """Each line begins a block; a line that is too long fills several."""
-    lines, words = text(30, 4), tokenizer()
-    rows = cut(Text(lines, "text"), words, 24, apart=True)
+    lines, fast_tokenizer = text(30, 4), tokenizer()
+    rows = cut(Text(lines, "text"), fast_tokenizer, 24, apart=True)
     expected = []
     for line in lines:
-        tokens = words(line, add_special_tokens=False)["input_ids"]
+        tokens = fast_tokenizer(line, add_special_tokens=False)["input_ids"]
         expected += [tokens[i : i + 22] for i in range(0, len(tokens), 22)]
     assert [row.tolist() for row in rows] == [tokens for tokens in expected if len(tokens) >= 4]
 
 
 def blocks(seed: int = 0, share: float = 0.15) -> Blocks:
-    words = tokenizer()
-    return Blocks(cut(Text(text(400, 3), "text"), words, 64), words, share, seed)
+    fast_tokenizer = tokenizer()
+    return Blocks(cut(Text(text(400, 3), "text"), fast_tokenizer, 64), fast_tokenizer, share, seed)
 
 
 def test_tokens_are_masked_as_in_bert() -> None:

@@ -98,7 +98,7 @@ def test_check_reports_an_outdated_page(
     assert page.read_text(encoding="utf-8") == "<!-- race -->\n<!-- /race -->\n"
     drawn: list[Path] = []
     monkeypatch.setattr(results, "curves", lambda records: {"from": records})
-    monkeypatch.setattr(results, "draw", lambda found, path: drawn.extend((found["from"], path)))
+    monkeypatch.setattr(results, "draw", lambda panels, path: drawn.extend((panels["from"], path)))
     monkeypatch.setattr(sys, "argv", ["results.py"])
     results.main()
     assert drawn == [
@@ -111,15 +111,15 @@ def test_check_reports_an_outdated_page(
 
 def test_curves_begin_at_the_base_and_end_at_the_runs_own_scores(tmp_path: Path) -> None:
     records = ROOT / "docs" / "records" / "mlm"
-    found = results.curves(records)
-    assert list(found) == list(results.CURVES)
+    panels = results.curves(records)
+    assert list(panels) == list(results.CURVES)
     for title, (base, *trained) in results.CURVES.items():
-        for points, run in zip(found[title].values(), trained, strict=True):
+        for points, run in zip(panels[title].values(), trained, strict=True):
             scores = {
                 name: json.loads((records / name / "scores.json").read_text(encoding="utf-8"))
                 for name in (base, run)
             }
             assert points[0] == (0, scores[base]["valid"]["loss"]["score"])
             assert points[-1][1] == pytest.approx(scores[run]["valid"]["loss"]["score"], rel=1e-6)
-    results.draw(found, tmp_path / "curves.png")
+    results.draw(panels, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"

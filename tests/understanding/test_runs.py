@@ -142,7 +142,7 @@ def test_a_resumed_run_ends_in_the_same_bits(
 
 def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> None:
     """Every row in one update, in one batch or in several of unequal sizes."""
-    found = []
+    curves = []
     for batch, accumulate in ((48, 1), (20, 3)):
         settings = glue(
             world,
@@ -150,8 +150,8 @@ def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> N
             model={"dropout": 0.0},
             training={"batch": batch, "accumulate": accumulate, "updates": 2},
         )
-        found.append(losses(train(settings, tmp_path / str(batch))))
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
+        curves.append(losses(train(settings, tmp_path / str(batch))))
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
 
 
 def test_evaluate_on_any_file(
