@@ -94,18 +94,7 @@ def features(
         max_question: tokens per question.
     """
     frame = Frame.of(tokenizer)
-    if max_question < 1 or stride < 0:
-        raise ArgumentError(
-            f"`max_question` must be ≥ 1 and `stride` ≥ 0, but they are {max_question} and "
-            f"{stride}."
-        )
-    needed = frame.size + max_question + stride + 1
-    if max_length < needed:
-        raise ArgumentError(
-            f"`max_length` must be at least {needed} ({frame.size} special tokens, {max_question} "
-            f"of the question, {stride} shared by windows, and one more), but is {max_length}; "
-            "lower `stride` or `max_question`."
-        )
+    _check_sizes(frame, max_length, stride, max_question)
     contexts = encode(tokenizer, [question.context for question in questions])
     question_tokens = [
         encoded.tokens[:max_question]
@@ -132,6 +121,21 @@ def features(
         )
         windows.labels = _labels(spans.reshape(-1, 2)[windows.owner], pieces, windows.first)
     return windows
+
+
+def _check_sizes(frame: Frame, max_length: int, stride: int, max_question: int) -> None:
+    if max_question < 1 or stride < 0:
+        raise ArgumentError(
+            f"`max_question` must be ≥ 1 and `stride` ≥ 0, but they are {max_question} and "
+            f"{stride}."
+        )
+    needed = frame.size + max_question + stride + 1
+    if max_length < needed:
+        raise ArgumentError(
+            f"`max_length` must be at least {needed} ({frame.size} special tokens, {max_question} "
+            f"of the question, {stride} shared by windows, and one more), but is {max_length}; "
+            "lower `stride` or `max_question`."
+        )
 
 
 def _cut(count: int, room: int, shared: int) -> Iterator[tuple[int, int]]:
