@@ -140,6 +140,22 @@ def test_a_resumed_run_ends_in_the_same_bits(
     assert again.facts()["training_seconds"] == before
 
 
+def test_checkpoints_are_deleted_only_after_the_run_is_marked_finished(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[tuple[bool, bool]] = []
+    clean_up = GlueTask.clean_up
+
+    def observed(task: GlueTask, folder: RunFolder) -> None:
+        states.append((folder.finished(), folder.checkpoints.exists()))
+        clean_up(task, folder)
+
+    monkeypatch.setattr(GlueTask, "clean_up", observed)
+    folder = train(glue(world, training={"updates": 1}), tmp_path / "run")
+    assert states == [(True, True)]
+    assert not folder.checkpoints.exists()
+
+
 def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> None:
     """Every row in one update, in one batch or in several of unequal sizes."""
     curves = []
