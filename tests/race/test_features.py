@@ -11,12 +11,12 @@ from transformers import BertConfig, BertForMultipleChoice
 from floater.errors import ArgumentError
 from floater.recipes import DEFAULTS
 from floater.tasks.padding import PadRight
-from floater.tasks.race.data import Question, read
+from floater.tasks.race.data import RaceQuestion, read
 from floater.tasks.race.features import features, statement
 from tiny_tokenizers import KINDS, TEXT, tiny
 
 QUESTIONS = [
-    Question(
+    RaceQuestion(
         "high1.txt/0",
         "high",
         " ".join(TEXT),
@@ -24,7 +24,7 @@ QUESTIONS = [
         ("Málaga", "France", "West Francia", "Normandy"),
         0,
     ),
-    Question(
+    RaceQuestion(
         "high1.txt/1",
         "high",
         " ".join(TEXT),
@@ -32,7 +32,7 @@ QUESTIONS = [
         ("Rollo.", "Zoë.", "King Charles III of West Francia.", "They."),
         0,
     ),
-    Question(
+    RaceQuestion(
         "middle1.txt/0",
         "middle",
         TEXT[1],
@@ -65,7 +65,9 @@ def test_the_option_fills_the_blank_or_follows_the_question(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("max_length", [60, 90, 400])
-def test_inputs_are_those_of_transformers_with_the_article_cut(kind: str, max_length: int) -> None:
+def test_inputs_equal_those_of_transformers_with_truncated_articles(
+    kind: str, max_length: int
+) -> None:
     tokenizer = tiny(kind)
     examples = features(QUESTIONS, tokenizer, max_length)
     cut = 0
@@ -92,7 +94,7 @@ def test_inputs_are_those_of_transformers_with_the_article_cut(kind: str, max_le
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_takes_four_padded_rows_a_question(kind: str) -> None:
+def test_a_model_accepts_four_padded_rows_per_question(kind: str) -> None:
     tokenizer = tiny(kind)
     examples = features(QUESTIONS, tokenizer, 90)
     batch = PadRight(tokenizer.pad_token_id)([examples[number] for number in range(3)])

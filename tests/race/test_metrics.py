@@ -5,14 +5,14 @@ import pytest
 from sklearn.metrics import accuracy_score
 
 from floater.errors import ArgumentError
-from floater.tasks.race.data import LEVELS, Question
+from floater.tasks.race.data import LEVELS, RaceQuestion
 from floater.tasks.race.metrics import accuracy, choose
 
 
-def drawn(count: int) -> tuple[list[Question], np.ndarray]:
+def drawn(count: int) -> tuple[list[RaceQuestion], np.ndarray]:
     draw = np.random.default_rng(0)
-    asked = [
-        Question(
+    questions = [
+        RaceQuestion(
             f"q{number}",
             LEVELS[int(draw.random() < 0.7)],
             "",
@@ -22,17 +22,17 @@ def drawn(count: int) -> tuple[list[Question], np.ndarray]:
         )
         for number in range(count)
     ]
-    return asked, draw.normal(size=(count, 4))
+    return questions, draw.normal(size=(count, 4))
 
 
 def test_accuracy_is_that_of_scikit_learn_overall_and_by_level() -> None:
-    asked, logits = drawn(300)
-    found = accuracy(asked, choose(logits))
+    questions, logits = drawn(300)
+    result = accuracy(questions, choose(logits))
     right, levels = (
-        np.array([question.answer for question in asked]),
-        np.array([question.level for question in asked]),
+        np.array([question.answer for question in questions]),
+        np.array([question.level for question in questions]),
     )
-    summary = found.summary()
+    summary = result.summary()
     assert summary["accuracy"] == pytest.approx(100 * accuracy_score(right, logits.argmax(1)))
     for level in LEVELS:
         rows = levels == level
@@ -41,12 +41,12 @@ def test_accuracy_is_that_of_scikit_learn_overall_and_by_level() -> None:
         )
         assert summary[f"{level}_total"] == rows.sum() > 50
     assert summary["middle"] != summary["high"]
-    assert found.correct.tolist() == (right == logits.argmax(1)).tolist()
+    assert result.correct.tolist() == (right == logits.argmax(1)).tolist()
 
 
 def test_a_level_without_questions_has_no_accuracy() -> None:
-    asked = [Question("q", "high", "", "", ("a", "b", "c", "d"), 2)]
-    assert accuracy(asked, np.array([2])).summary() == {
+    questions = [RaceQuestion("q", "high", "", "", ("a", "b", "c", "d"), 2)]
+    assert accuracy(questions, np.array([2])).summary() == {
         "accuracy": 100,
         "total": 1,
         "high": 100,
@@ -54,8 +54,8 @@ def test_a_level_without_questions_has_no_accuracy() -> None:
     }
 
 
-def test_mistakes() -> None:
-    asked, logits = drawn(5)
+def test_invalid_arguments_are_refused() -> None:
+    questions, logits = drawn(5)
     with pytest.raises(
         ArgumentError, match=r"`logits` must be \[questions, 4\], but is \[5, 3\]\.$"
     ):
@@ -66,4 +66,4 @@ def test_mistakes() -> None:
         ArgumentError,
         match=r"`chosen` must hold one option for each of 5 questions, but is \[4\]\.$",
     ):
-        accuracy(asked, np.zeros(4, dtype=int))
+        accuracy(questions, np.zeros(4, dtype=int))

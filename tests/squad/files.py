@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from floater.tasks.squad.data import Answer, Question
+from floater.tasks.squad.data import Answer, SquadQuestion
 
 CONTEXT = (
     "The Normans were the people who in the 10th and 11th centuries gave their name to Normandy, a "
@@ -18,7 +18,7 @@ def answer(text: str, context: str = CONTEXT) -> dict[str, Any]:
 
 
 def entry(name: str, text: str, *answers: str, **more: Any) -> dict[str, Any]:
-    return {"id": name, "question": text, "answers": [answer(one) for one in answers], **more}
+    return {"id": name, "question": text, "answers": [answer(text) for text in answers], **more}
 
 
 def file(*entries: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
@@ -28,10 +28,12 @@ def file(*entries: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
     }
 
 
-def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> Question:
-    return Question(name, text, context, tuple(Answer(one, context.index(one)) for one in answers))
+def ask(name: str, *answers: str, text: str = "Who?", context: str = CONTEXT) -> SquadQuestion:
+    return SquadQuestion(
+        name, text, context, tuple(Answer(answer, context.index(answer)) for answer in answers)
+    )
 
 
-def told(name: str, *answers: str) -> Question:
+def question_with(name: str, *answers: str) -> SquadQuestion:
     """A question whose context is of no matter."""
-    return Question(name, "Who?", "", tuple(Answer(one, 0) for one in answers))
+    return SquadQuestion(name, "Who?", "", tuple(Answer(text, 0) for text in answers))

@@ -51,12 +51,12 @@ def test_version_two_has_questions_without_an_answer(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_follows_the_answers(tmp_path: Path) -> None:
-    one, same, other = (
+    first, same, other = (
         read(write(tmp_path / f"{name}.json", file(entry("a", "Who?", text)))).fingerprint()
         for name, text in (("one", "Rollo"), ("same", "Rollo"), ("other", "Charles"))
     )
-    assert one["sha256"] == same["sha256"] != other["sha256"]
-    assert one["questions"] == 1
+    assert first["sha256"] == same["sha256"] != other["sha256"]
+    assert first["questions"] == 1
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (
             changed(is_impossible=True),
-            r"question q7: must have no answers, as it `is_impossible`, but has 1\.$",
+            r"question q7: must have no answers, because it `is_impossible`, but has 1\.$",
         ),
         (
             changed(is_impossible="no"),
@@ -117,30 +117,30 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (
             changed(answers=[{"text": "The", "answer_start": True}]),
-            r"answer 1: `answer_start` must be a whole number, but is True\.$",
+            r"answer 1: `answer_start` must be an integer, but is True\.$",
         ),
         (
             changed(answers=[{"text": "Normans", "answer_start": 5}]),
             (
                 r"q7, answer 1: `answer_start` must be where 'Normans' begins in the context, but"
-                r" is 5, and 'ormans ' stands there\.$"
+                r" is 5, where the context has 'ormans '\.$"
             ),
         ),
         (
             changed(answers=[{"text": "Normans", "answer_start": 5000}]),
-            r"but is 5000, and the context has \d+ characters\.$",
+            r"but is 5000, outside the context of \d+ characters\.$",
         ),
         (
             changed(answers=[{"text": ".", "answer_start": -1}]),
-            r"but is -1, and the context has \d+ characters\.$",
+            r"but is -1, outside the context of \d+ characters\.$",
         ),
         (
             file(entry("q7", "Who?", "Rollo"), entry("q7", "When?", "911")),
-            r"question q7: `id` must be its own, but an earlier question",
+            r"question q7: `id` must be unique, but an earlier question",
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_that_names_the_question(
+def test_errors_are_one_line_that_names_the_question(
     tmp_path: Path, content: Any, message: str
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
@@ -148,10 +148,8 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_question(
     assert "\n" not in str(caught.value)
 
 
-def test_the_line_of_a_question_is_told(tmp_path: Path) -> None:
-    """Files that are one line per field name the line of the question's id; a repeated one that of
-    its second place.
-    """
+def test_errors_name_the_line_of_the_question(tmp_path: Path) -> None:
+    """The line of the id, if a file has one field per line; of the second for a repeated id."""
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(changed(answers=[]), indent=1))
     line = next(
@@ -168,7 +166,7 @@ def test_the_line_of_a_question_is_told(tmp_path: Path) -> None:
     second = [
         number for number, text in enumerate(path.read_text().splitlines(), 1) if '"q7"' in text
     ][1]
-    with pytest.raises(DataError, match=rf"line {second}, question q7: `id` must be its own"):
+    with pytest.raises(DataError, match=rf"line {second}, question q7: `id` must be unique"):
         read(path)
     path.write_text(
         json.dumps(changed()).replace('"answer_start": ', '"answer_start": ' + "9" * 5000)
@@ -211,5 +209,5 @@ def test_predictions_are_a_plain_object_of_texts(tmp_path: Path) -> None:
     assert read_predictions(path) == answers
     with pytest.raises(DataError, match=r"the answer to question b must be text, but is None\.$"):
         read_predictions(write(tmp_path / "bad.json", {"a": "x", "b": None}))
-    with pytest.raises(DataError, match=r"what it holds must be an object, but is \['x'\]\.$"):
+    with pytest.raises(DataError, match=r"its content must be an object, but is \['x'\]\.$"):
         read_predictions(write(tmp_path / "list.json", ["x"]))

@@ -19,7 +19,7 @@ from transformers import (
 from floater.errors import ArgumentError
 from floater.recipes import DEFAULTS
 from floater.tasks.padding import PadRight
-from floater.tasks.squad.data import Question, Squad, read
+from floater.tasks.squad.data import SquadQuestion, SquadSplit, read
 from floater.tasks.squad.features import Windows, features
 from floater.tasks.squad.metrics import score
 from floater.tasks.squad.spans import predict, texts
@@ -81,10 +81,10 @@ def test_windows_are_those_of_transformers(kind: str, max_length: int, stride: i
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_spell_the_answer_in_every_window_that_holds_all_of_it(kind: str) -> None:
+def test_labels_mark_the_answer_in_every_window_with_all_of_it(kind: str) -> None:
     windows = features(QUESTIONS, tiny(kind), 64, 20, training=True, max_question=24)
     assert windows.labels is not None
-    found: dict[str, int] = {}
+    labelled: dict[str, int] = {}
     for number in range(len(windows)):
         question = windows.questions[windows.owner[number]]
         offsets = windows.offsets(number)
@@ -100,15 +100,15 @@ def test_labels_spell_the_answer_in_every_window_that_holds_all_of_it(kind: str)
             assert (
                 spelled(windows, number) == answer.text
             )  # with capitals and accents, whatever the tokenizer makes of them
-            found[question.id] = found.get(question.id, 0) + 1
-    assert {"place", "accents", "short"} <= found.keys()
-    assert "none" not in found
-    assert "long" not in found  # longer than what windows share, and here cut by every window
+            labelled[question.id] = labelled.get(question.id, 0) + 1
+    assert {"place", "accents", "short"} <= labelled.keys()
+    assert "none" not in labelled
+    assert "long" not in labelled  # longer than what windows share, and here cut by every window
     assert sum(windows.owner == 1) > 1
 
 
 @pytest.mark.parametrize("stride", [0, 3, 7])
-def test_answers_of_up_to_stride_and_one_tokens_are_whole_in_some_window(stride: int) -> None:
+def test_answers_of_up_to_stride_plus_one_tokens_are_complete_in_some_window(stride: int) -> None:
     context = " ".join("abcdefghijklmnopqrstuvwxyz")
     letters = context.split()
     lost = {}
@@ -155,7 +155,7 @@ def test_an_empty_context_makes_one_window_without_an_answer() -> None:
     assert len(windows) == 1
     assert windows.labels is not None
     assert windows.labels.tolist() == [[0, 0]]
-    assert [(one.text(), one.spans, one.gap) for one in predict(windows, logits, logits)] == [
+    assert [(item.text(), item.spans, item.gap) for item in predict(windows, logits, logits)] == [
         ("", (), np.inf)
     ]
 
@@ -183,9 +183,9 @@ def test_a_model_takes_padded_windows(kind: str) -> None:
     with torch.no_grad():
         output = model(**batch)
     assert torch.isfinite(output.loss)
-    found = predict(windows, output.start_logits.numpy(), output.end_logits.numpy())
-    assert [one.question.id for one in found] == [question.id for question in QUESTIONS]
-    assert all(one.text() and one.text() in one.question.context for one in found)
+    predictions = predict(windows, output.start_logits.numpy(), output.end_logits.numpy())
+    assert [item.question.id for item in predictions] == [question.id for question in QUESTIONS]
+    assert all(item.text() and item.text() in item.question.context for item in predictions)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_a_model_takes_padded_windows(kind: str) -> None:
         (
             (40, 20, 64),
             (
-                r"`max_length` must be at least 88 \(3 special tokens, 64 of the question, 20 that"
-                r" windows share, one more\)"
+                r"`max_length` must be at least 88 \(3 special tokens, 64 of the question, 20 "
+                r"shared by windows, and one more\)"
             ),
         ),
         ((40, -1, 8), r"`stride` ≥ 0, but they are 8 and -1\.$"),
@@ -223,18 +223,18 @@ def test_a_tokenizer_without_offsets_is_refused() -> None:
 def from_labels(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     """Logits of a model that knows the labels."""
     assert windows.labels is not None
-    places = np.arange(windows.lengths().max())
-    start, end = (np.where(places == column[:, None], 10.0, 0.0) for column in windows.labels.T)
+    indices = np.arange(windows.lengths().max())
+    start, end = (np.where(indices == column[:, None], 10.0, 0.0) for column in windows.labels.T)
     return start, end
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_knows_the_labels_answers_everything(kind: str) -> None:
+def test_logits_built_from_the_labels_answer_everything(kind: str) -> None:
     asked = [question for question in QUESTIONS if question.id != "long"]
     windows = features(asked, tiny(kind), 64, 30, training=True, max_question=24)
     start, end = from_labels(windows)
     summary = score(
-        Squad(tuple(asked), "2.0", "made"), texts(predict(windows, start, end), 0.0)
+        SquadSplit(tuple(asked), "2.0", "made"), texts(predict(windows, start, end), 0.0)
     ).summary()
     assert (summary["exact"], summary["f1"]) == (100, 100)
 
@@ -269,11 +269,11 @@ def test_every_answer_of_the_training_file_is_recovered(name: str) -> None:
     windows = features(data.questions, real_tokenizer(name), 384, 128, training=True)
     recovered: set[str] = set()
     for number in labelled(windows):
-        question: Question = data.questions[windows.owner[number]]
+        question: SquadQuestion = data.questions[windows.owner[number]]
         assert question.answers[0].text.strip() in spelled(windows, number)
         recovered.add(question.id)
     assert len(recovered) == len(data)
     start, end = from_labels(windows)
-    found = score(data, texts(predict(windows, start, end, longest=100))).summary()
-    assert found["exact"] > 99.4
-    assert found["f1"] > 99.5
+    summary = score(data, texts(predict(windows, start, end, longest=100))).summary()
+    assert summary["exact"] > 99.4
+    assert summary["f1"] > 99.5

@@ -6,10 +6,10 @@ import pytest
 from torchmetrics.functional.text import squad as reference
 
 from floater.errors import DataError
-from floater.tasks.squad.data import Question, Squad, Version
+from floater.tasks.squad.data import SquadQuestion, SquadSplit, Version
 from floater.tasks.squad.metrics import f1, judge, normalise, score
 
-from .files import told
+from .files import question_with
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from .files import told
         ("an apple, a day", "apple day"),
         ("theatre and another", "theatre and another"),  # articles are whole words
         ("U.S.A.", "usa"),
-        ("well-known", "wellknown"),  # punctuation goes before words are told apart
+        ("well-known", "wellknown"),  # punctuation is removed before splitting
         ("A-Team", "ateam"),
         ("l'École — “Polytechnique”", "lécole — “polytechnique”"),  # only ASCII punctuation goes
         ("ÉCOLE", "école"),
@@ -57,27 +57,27 @@ def test_normalisation(text: str, left: str) -> None:
 def test_scores_by_hand(
     version: Version, text: str, answers: list[str], exact: float, expected: float
 ) -> None:
-    assert judge(told("q", *answers), text, version) == pytest.approx((exact, expected))
+    assert judge(question_with("q", *answers), text, version) == pytest.approx((exact, expected))
 
 
-def test_no_answer_counts_as_a_word_of_its_own() -> None:
-    assert judge(told("q"), "", "2.0") == (1, 1)
-    assert judge(told("q"), "the", "2.0") == (1, 1)  # nothing is left of it
-    assert judge(told("q"), "Rollo", "2.0") == (0, 0)
-    assert judge(told("q", "Rollo", "the"), "", "2.0") == (
+def test_no_answer_is_scored_like_a_word() -> None:
+    assert judge(question_with("q"), "", "2.0") == (1, 1)
+    assert judge(question_with("q"), "the", "2.0") == (1, 1)  # empty after normalisation
+    assert judge(question_with("q"), "Rollo", "2.0") == (0, 0)
+    assert judge(question_with("q", "Rollo", "the"), "", "2.0") == (
         0,
         0,
     )  # answers of which nothing is left do not count …
-    assert judge(told("q", "the"), "", "2.0") == (1, 1)  # … unless there is no other
+    assert judge(question_with("q", "the"), "", "2.0") == (1, 1)  # … unless there is no other
 
 
-def test_the_versions_differ_where_nothing_is_left() -> None:
+def test_the_versions_differ_for_texts_that_normalise_to_nothing() -> None:
     assert f1("the", "a", "1.1") == 0
     assert f1("the", "a", "2.0") == 1
-    assert judge(told("q", "the", "Rollo"), "a", "1.1") == (1, 0)
+    assert judge(question_with("q", "the", "Rollo"), "a", "1.1") == (1, 0)
 
 
-def drawn(count: int) -> tuple[list[Question], dict[str, str]]:
+def drawn(count: int) -> tuple[list[SquadQuestion], dict[str, str]]:
     draw = random.Random(3)
     words = [
         "the",
@@ -102,7 +102,8 @@ def drawn(count: int) -> tuple[list[Question], dict[str, str]]:
         return " ".join(draw.choices(words, k=draw.randint(1, 4)))
 
     questions = [
-        told(str(number), *(text() for _ in range(draw.randint(1, 4)))) for number in range(count)
+        question_with(str(number), *(text() for _ in range(draw.randint(1, 4))))
+        for number in range(count)
     ]
     return questions, {
         question.id: draw.choice((text(), question.answers[0].text.upper(), ""))
@@ -115,34 +116,42 @@ def test_scores_are_those_of_torchmetrics() -> None:
     which answers count.
     """
     questions, answers = drawn(400)
-    kept = tuple(one for one in questions if all(normalise(answer.text) for answer in one.answers))
-    assert len(kept) > 200
+    questions_left = tuple(
+        item for item in questions if all(normalise(answer.text) for answer in item.answers)
+    )
+    assert len(questions_left) > 200
     for version in ("1.1", "2.0"):
-        found = score(Squad(kept, version, "drawn"), answers)
-        for number, one in enumerate(kept):
+        scores = score(SquadSplit(questions_left, version, "drawn"), answers)
+        for number, item in enumerate(questions_left):
             expected = reference(
-                [{"prediction_text": answers[one.id], "id": one.id}],
+                [{"prediction_text": answers[item.id], "id": item.id}],
                 [
                     {
                         "answers": {
                             "answer_start": [0],
-                            "text": [answer.text for answer in one.answers],
+                            "text": [answer.text for answer in item.answers],
                         },
-                        "id": one.id,
+                        "id": item.id,
                     }
                 ],
             )
-            assert 100 * found.exact[number] == pytest.approx(float(expected["exact_match"]))
-            assert 100 * found.f1[number] == pytest.approx(float(expected["f1"]), abs=1e-4)
-        assert 0.1 < found.exact.mean() < found.f1.mean() < 0.9
+            assert 100 * scores.exact[number] == pytest.approx(float(expected["exact_match"]))
+            assert 100 * scores.f1[number] == pytest.approx(float(expected["f1"]), abs=1e-4)
+        assert 0.1 < scores.exact.mean() < scores.f1.mean() < 0.9
 
 
-def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
-    questions = (told("a", "Rollo"), told("b", "West Francia"), told("c"), told("d"), told("e"))
+def test_summaries_separate_answerable_and_unanswerable_questions() -> None:
+    questions = (
+        question_with("a", "Rollo"),
+        question_with("b", "West Francia"),
+        question_with("c"),
+        question_with("d"),
+        question_with("e"),
+    )
     answers = {"a": "Rollo.", "b": "Francia", "c": "", "d": "911", "e": "", "of another file": "x"}
-    found = score(Squad(questions, "2.0", "made"), answers)
-    assert found.exact.tolist() == [1, 0, 1, 0, 1]
-    assert found.summary() == {
+    scores = score(SquadSplit(questions, "2.0", "made"), answers)
+    assert scores.exact.tolist() == [1, 0, 1, 0, 1]
+    assert scores.summary() == {
         "exact": pytest.approx(60),
         "f1": pytest.approx(100 * (3 + 2 / 3) / 5),
         "total": 5,
@@ -153,16 +162,20 @@ def test_summaries_tell_the_two_kinds_of_questions_apart() -> None:
         "NoAns_f1": pytest.approx(200 / 3),
         "NoAns_total": 3,
     }
-    assert score(Squad(questions[:2], "1.1", "made"), answers).summary().keys() == {
+    assert score(SquadSplit(questions[:2], "1.1", "made"), answers).summary().keys() == {
         "exact",
         "f1",
         "total",
     }
-    assert "HasAns_f1" not in score(Squad(questions[2:], "2.0", "made"), answers).summary()
+    assert "HasAns_f1" not in score(SquadSplit(questions[2:], "2.0", "made"), answers).summary()
 
 
 def test_every_question_needs_a_prediction() -> None:
     with pytest.raises(
-        DataError, match=r"every question of dev\.json, but 1 of 2 are missing, the first is b\.$"
+        DataError,
+        match=r"every question of dev\.json, but 1 of 2 are missing, the first of them b\.$",
     ):
-        score(Squad((told("a", "x"), told("b", "y")), "1.1", "dev.json"), {"a": "x"})
+        score(
+            SquadSplit((question_with("a", "x"), question_with("b", "y")), "1.1", "dev.json"),
+            {"a": "x"},
+        )

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from floater.errors import ArgumentError
 from floater.tasks.squad.features import Windows, features
-from floater.tasks.squad.spans import Prediction, Span, best_spans, predict, texts
+from floater.tasks.squad.spans import AnswerSpan, Prediction, best_spans, predict, texts
 from tiny_tokenizers import tiny
 
-from .files import CONTEXT, ask, told
+from .files import CONTEXT, ask, question_with
 
 
 def windows_of(*contexts: str) -> Windows:
@@ -26,7 +26,7 @@ def windows_of(*contexts: str) -> Windows:
 def by_brute_force(
     windows: Windows, start: np.ndarray, end: np.ndarray, longest: int, count: int
 ) -> list[Prediction]:
-    found = []
+    predictions = []
     for owner, question in enumerate(windows.questions):
         spans: dict[tuple[int, int], float] = {}
         null = math.inf
@@ -34,18 +34,18 @@ def by_brute_force(
             null = min(null, start[number, 0] + end[number, 0])
             offsets, base = windows.offsets(number).tolist(), int(windows.first[number])
             real = [
-                place for place, (low, high) in enumerate(offsets) if low < high
+                index for index, (low, high) in enumerate(offsets) if low < high
             ]  # a lone space has no characters of its own
             for first, last in itertools.product(real, repeat=2):
                 if first <= last < first + longest:
-                    place = (offsets[first][0], offsets[last][1])
+                    characters = (offsets[first][0], offsets[last][1])
                     value = float(start[number, base + first]) + float(end[number, base + last])
-                    spans[place] = max(value, spans.get(place, -math.inf))
+                    spans[characters] = max(value, spans.get(characters, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[:count]
-        found.append(
-            Prediction(question, tuple(Span(*place, value) for place, value in ranked), null)
+        predictions.append(
+            Prediction(question, tuple(AnswerSpan(*chars, value) for chars, value in ranked), null)
         )
-    return found
+    return predictions
 
 
 SMALL = windows_of(CONTEXT, CONTEXT[15:])
@@ -62,7 +62,7 @@ EMOJI = windows_of(
     st.integers(1, 8),
     st.booleans(),
 )
-def test_the_search_finds_what_trying_everything_finds(
+def test_the_search_equals_an_exhaustive_search(
     windows: Windows, seed: int, longest: int, count: int, ties: bool
 ) -> None:
     draw = np.random.default_rng(seed)
@@ -74,20 +74,20 @@ def test_the_search_finds_what_trying_everything_finds(
     )
 
 
-def test_windows_searched_apart_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_search_batches_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     start, end = np.random.default_rng(0).normal(size=(2, len(SMALL), SMALL.lengths().max()))
     together = predict(SMALL, start, end)
-    monkeypatch.setattr("floater.tasks.squad.spans._TOGETHER", 2)
+    monkeypatch.setattr("floater.tasks.squad.spans._BATCH", 2)
     assert len(SMALL) > 4
     assert predict(SMALL, start, end) == together
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12), st.integers(1, 40))
-def test_forbidden_places_are_never_used(seed: int, places: int, longest: int, count: int) -> None:
+def test_forbidden_tokens_are_never_used(seed: int, tokens: int, longest: int, count: int) -> None:
     draw = np.random.default_rng(seed)
     start, end = (
-        np.where(draw.random((3, places)) < 0.3, -np.inf, draw.normal(size=(3, places)))
+        np.where(draw.random((3, tokens)) < 0.3, -np.inf, draw.normal(size=(3, tokens)))
         for _ in range(2)
     )
     first, last, scores = best_spans(start, end, longest, count)
@@ -95,8 +95,8 @@ def test_forbidden_places_are_never_used(seed: int, places: int, longest: int, c
         allowed = sorted(
             (
                 start[row, i] + end[row, j]
-                for i in range(places)
-                for j in range(i, min(i + longest, places))
+                for i in range(tokens)
+                for j in range(i, min(i + longest, tokens))
             ),
             reverse=True,
         )
@@ -105,7 +105,7 @@ def test_forbidden_places_are_never_used(seed: int, places: int, longest: int, c
         assert scores[row][real].tolist() == finite
         assert (start[row, first[row][real]] + end[row, last[row][real]]).tolist() == finite
         assert all(
-            0 <= i <= j < min(i + longest, places)
+            0 <= i <= j < min(i + longest, tokens)
             for i, j in zip(first[row][real], last[row][real], strict=True)
         )
 
@@ -113,15 +113,15 @@ def test_forbidden_places_are_never_used(seed: int, places: int, longest: int, c
 def test_neither_question_nor_padding_nor_special_tokens_can_be_the_answer() -> None:
     start, end = np.random.default_rng(0).normal(size=(2, len(SMALL), SMALL.lengths().max() + 5))
     expected = predict(SMALL, start, end)
-    places, lengths = np.arange(start.shape[1]), SMALL.lengths()[:, None]
-    behind = places >= lengths - 1
-    question = (places > 0) & (places < SMALL.first[:, None])
-    for outside, value in ((behind, 1e6), (question, 1e6), (places >= lengths, np.nan)):
+    tokens, lengths = np.arange(start.shape[1]), SMALL.lengths()[:, None]
+    after = tokens >= lengths - 1
+    question = (tokens > 0) & (tokens < SMALL.first[:, None])
+    for outside, value in ((after, 1e6), (question, 1e6), (tokens >= lengths, np.nan)):
         spoiled = [np.where(outside, value, logits) for logits in (start, end)]
         assert predict(SMALL, spoiled[0], spoiled[1]) == expected
 
 
-def test_half_precision_is_added_in_full() -> None:
+def test_half_precision_logits_are_added_in_full_precision() -> None:
     start, end = (
         np.random.default_rng(0)
         .normal(size=(2, len(SMALL), SMALL.lengths().max()))
@@ -133,20 +133,26 @@ def test_half_precision_is_added_in_full() -> None:
     )
 
 
-def test_having_no_answer_scores_its_smallest_over_the_windows() -> None:
+def test_the_score_of_no_answer_is_the_smallest_over_the_windows() -> None:
     start = np.zeros((len(SMALL), SMALL.lengths().max()))
     start[:, 0] = np.arange(len(SMALL)) - 3.0
     smallest = [start[SMALL.owner == owner, 0].min() for owner in range(2)]
-    assert [one.null for one in predict(SMALL, start, np.zeros_like(start))] == smallest
+    assert [item.null for item in predict(SMALL, start, np.zeros_like(start))] == smallest
 
 
 def test_the_threshold_decides_between_the_answer_and_none() -> None:
-    asked = told("q")
-    one = Prediction(ask("q", context="It was  Rollo. "), (Span(7, 13, 2.0), Span(0, 6, 1.0)), 2.5)
-    assert one.gap == 0.5
-    assert (one.text(), one.text(0.5), one.text(0.49)) == ("Rollo", "Rollo", "")
-    assert [one.cut(span) for span in one.spans] == ["Rollo", "It was"]
-    assert texts([one], 0.0) == {asked.id: ""}
+    asked = question_with("q")
+    prediction = Prediction(
+        ask("q", context="It was  Rollo. "), (AnswerSpan(7, 13, 2.0), AnswerSpan(0, 6, 1.0)), 2.5
+    )
+    assert prediction.gap == 0.5
+    assert (prediction.text(), prediction.text(0.5), prediction.text(0.49)) == (
+        "Rollo",
+        "Rollo",
+        "",
+    )
+    assert [prediction.cut(span) for span in prediction.spans] == ["Rollo", "It was"]
+    assert texts([prediction], 0.0) == {asked.id: ""}
 
 
 def test_thousands_of_windows_take_seconds() -> None:
@@ -154,10 +160,10 @@ def test_thousands_of_windows_take_seconds() -> None:
     windows = features(asked, tiny("roberta"), 384, 128, training=False)
     start, end = np.random.default_rng(0).normal(size=(2, len(windows), 384)).astype(np.float32)
     began = time.process_time()
-    found = predict(windows, start, end)
+    predictions = predict(windows, start, end)
     assert time.process_time() - began < 10
     assert len(windows) > 2000
-    assert {len(one.spans) for one in found} == {20}
+    assert {len(item.spans) for item in predictions} == {20}
 
 
 @pytest.mark.parametrize(
@@ -168,11 +174,11 @@ def test_thousands_of_windows_take_seconds() -> None:
             0.0,
             {},
             (
-                r"`start` must be \[\d+ windows, at least 30 places\], but is \[1, 30\]; give the"
+                r"`start` must be \[\d+ windows, at least 30 tokens\], but is \[1, 30\]; give the"
                 r" logits of all windows"
             ),
         ),
-        ((len(SMALL), 29), 0.0, {}, r"at least 30 places\], but is \[\d+, 29\]"),
+        ((len(SMALL), 29), 0.0, {}, r"at least 30 tokens\], but is \[\d+, 29\]"),
         ((len(SMALL),), 0.0, {}, r"but is \[\d+\]"),
         (
             (len(SMALL), 30),
@@ -184,7 +190,7 @@ def test_thousands_of_windows_take_seconds() -> None:
         ((len(SMALL), 30), 0.0, {"count": 0}, r"`count` must be ≥ 1, but is 0\.$"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_invalid_arguments_are_refused(
     shape: tuple[int, ...], value: float, changes: dict[str, int], message: str
 ) -> None:
     logits = np.full(shape, value)

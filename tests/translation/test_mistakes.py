@@ -42,7 +42,7 @@ def spoil_missing(folder: Path) -> None:
     ("spoil", "message"),
     [
         (spoil_empty, r"train\.source must hold at least one line, but is empty"),
-        (spoil_count, r"must have equally many lines, but have 121 and 120"),
+        (spoil_count, r"must have the same number of lines, but have 121 and 120"),
         (spoil_bytes, r"valid\.target, line 5: must be UTF-8, but holds the byte 0xfc"),
         (spoil_missing, r"test\.target must be a text file, but there is none"),
     ],

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from floater.tasks.glue.problem import DataConfig
 
 from floater.errors import ConfigError, DataError
 from floater.tasks import tsv
 from floater.tasks.glue import data
-from floater.tasks.glue.kinds import KINDS, Name
+from floater.tasks.glue.kinds import GLUE_TASKS, Name
+from floater.tasks.glue.task import GlueData
 from floater.tasks.understanding.batches import LengthBatches
+from floater.training.world import World
 
 from .worlds import write_lines
 
@@ -53,7 +54,7 @@ LAYOUTS: dict[Name, tuple[str | None, str, tuple[str, ...], float]] = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GLUE_TASKS)
 def test_every_layout_is_read(name: Name, tmp_path: Path) -> None:
     header, row, texts, label = LAYOUTS[name]
     path = tmp_path / "dev.tsv.gz"
@@ -62,11 +63,11 @@ def test_every_layout_is_read(name: Name, tmp_path: Path) -> None:
             "".join(f"{line}\n" for line in ([header] if header else []) + [row, row]).encode()
         )
     )
-    found = data.read(path, name)
-    assert found.texts == [texts, texts]
-    assert found.labels is not None
-    assert found.labels.tolist() == [label, label]
-    assert found.fingerprint()["rows"] == 2
+    sentences = data.read(path, name)
+    assert sentences.texts == [texts, texts]
+    assert sentences.labels is not None
+    assert sentences.labels.tolist() == [label, label]
+    assert sentences.fingerprint()["rows"] == 2
 
 
 def test_a_test_file_has_no_labels(tmp_path: Path) -> None:
@@ -116,51 +117,51 @@ def test_a_bad_file_is_named(tmp_path: Path, name: Name, lines: list[str], messa
         data.read(path, name)
 
 
-def test_broken_rows_of_qqp_are_left_out_and_lines_still_counted(tmp_path: Path) -> None:
+def test_broken_rows_of_qqp_are_skipped_and_line_numbers_stay_right(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     good = ["2\t1\t2\tWhy?\tHow?\t1"] * 30
     write_lines(path, [header, "1\t1\t2\tWhy", *good])
-    found = data.read(path, "qqp")
-    assert found.texts == [("Why?", "How?")] * 30
-    assert found.name == f"{path} (1 broken rows left out)"
+    sentences = data.read(path, "qqp")
+    assert sentences.texts == [("Why?", "How?")] * 30
+    assert sentences.name == f"{path} (1 broken rows left out)"
     write_lines(path, [header, "1\t1\t2\tWhy", *good, "2\t1\t2\tWhy?\tHow?\tyes"])
     with pytest.raises(DataError, match="line 33"):
         data.read(path, "qqp")
     write_lines(path, [header, *good, *["1\t1\t2\tWhy"] * 5])
     with pytest.raises(
-        DataError, match="line 32: must have 6 columns, but has 4; so have 4 further lines"
+        DataError, match="line 32: must have 6 columns, but has 4; 4 further lines are broken too"
     ):
         data.read(path, "qqp")
 
 
-def test_rows_are_drawn_once_and_for_all() -> None:
+def test_every_run_draws_the_same_rows() -> None:
     whole = data.Sentences([(str(number),) for number in range(100)], np.arange(100) // 50, "rows")
-    some = whole.some(20)
-    assert some.texts == whole.some(20).texts
-    assert len(some) == 20
-    assert some.labels is not None
-    assert {text for (text,) in some.texts} != {str(number) for number in range(20)}
+    drawn = whole.sampled(20)
+    assert drawn.texts == whole.sampled(20).texts
+    assert len(drawn) == 20
+    assert drawn.labels is not None
+    assert {text for (text,) in drawn.texts} != {str(number) for number in range(20)}
     assert all(
-        int(text) // 50 == label for (text,), label in zip(some.texts, some.labels, strict=True)
+        int(text) // 50 == label for (text,), label in zip(drawn.texts, drawn.labels, strict=True)
     )
-    assert whole.some(None) is whole.some(100) is whole
-    assert some.fingerprint()["sha256"] != whole.fingerprint()["sha256"]
+    assert whole.sampled(None) is whole.sampled(100) is whole
+    assert drawn.fingerprint()["sha256"] != whole.fingerprint()["sha256"]
 
 
 def test_the_hub_gives_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requested = []
 
-    def load(name: str, config: str, part: str) -> dict[str, Any]:
-        asked.append((name, config, part))
+    def load(name: str, config: str, split: str) -> dict[str, Any]:
+        requested.append((name, config, split))
         return {"premise": [" One."], "hypothesis": ["Two. "], "label": [2]}
 
     monkeypatch.setattr(data, "from_hub", load)
-    found = data.read_hub("mnli", "validation_mismatched")
-    assert asked == [("nyu-mll/glue", "mnli", "validation_mismatched")]
-    assert found.texts == [("One.", "Two.")]
-    assert found.labels is not None
-    assert found.labels.tolist() == [2]
+    sentences = data.read_hub("mnli", "validation_mismatched")
+    assert requested == [("nyu-mll/glue", "mnli", "validation_mismatched")]
+    assert sentences.texts == [("One.", "Two.")]
+    assert sentences.labels is not None
+    assert sentences.labels.tolist() == [2]
 
 
 def test_a_hub_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,12 +180,12 @@ def test_a_hub_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "where", [{}, {"train": "a.tsv"}, {"train": "a.tsv", "valid": "b.tsv", "hub": True}]
 )
-def test_data_lies_in_one_place(where: dict[str, Any]) -> None:
+def test_data_has_exactly_one_source(where: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="give either `train` and `valid`"):
-        DataConfig(name="rte", **where)
+        GlueData(name="rte", **where)
 
 
-def test_batches_hold_every_example_once_and_lengths_together() -> None:
+def test_batches_hold_every_example_once_and_group_similar_lengths() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 501)
     batches = LengthBatches(lengths, 8, seed=3)
     first = list(batches)
@@ -199,14 +200,14 @@ def test_batches_hold_every_example_once_and_lengths_together() -> None:
 
 def test_processes_share_the_batches() -> None:
     lengths = np.random.default_rng(0).integers(3, 60, 50)
-    heard: list[int] = []
+    epochs: list[int] = []
     shares = [
-        LengthBatches(lengths, 8, seed=3, processes=2, process=process, follow=heard.append)
-        for process in (0, 1)
+        LengthBatches(lengths, 8, seed=3, world=World(2, rank), follow=epochs.append)
+        for rank in (0, 1)
     ]
     for share in shares:
         share.set_epoch(2)
-    parts = [list(share) for share in shares]
-    assert len(parts[0]) == len(parts[1]) == len(shares[0]) == 4
-    assert {number for part in parts for batch in part for number in batch} == set(range(50))
-    assert heard == [2, 2]
+    batches = [list(share) for share in shares]
+    assert len(batches[0]) == len(batches[1]) == len(shares[0]) == 4
+    assert {number for own in batches for batch in own for number in batch} == set(range(50))
+    assert epochs == [2, 2]

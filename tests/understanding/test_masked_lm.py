@@ -11,21 +11,27 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from floater.tasks.glue.problem import Glue, GlueConfig
-from floater.tasks.masked_lm.commands import MaskedLanguage
-from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
 from rich.console import Console
 from torch.nn import functional as F
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, set_seed
 
 import floater
 from attachments.attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
-from command_line import said as told
+from command_line import said
 from floater.errors import ConfigError, DataError, RunError
+from floater.runs.comparison import COMPARISON, Comparison
 from floater.runs.folder import RunFolder
+from floater.tasks.compare import compare
+from floater.tasks.glue.task import GlueConfig, GlueTask
+from floater.tasks.masked_lm.task import HeadTask, MaskedConfig, MaskedLMTask
 from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
-from floater.tasks.understanding import run
-from floater.tasks.understanding.models import attachment_folder, choose, lacks_head, load_trained
+from floater.tasks.understanding.models import (
+    attachment_folder,
+    lacks_head,
+    load_trained,
+    select_trained,
+)
+from floater.training.run import run
 
 from .worlds import WORDS, glue, masked, text, tokenizer, write_model
 
@@ -33,7 +39,7 @@ QUIET = Console(quiet=True)
 ENCODERS = [name for name in ARCHITECTURES if name not in (*SEQ2SEQ, "gpt2", "vit")]
 
 
-def test_wikitext_is_undone() -> None:
+def test_wikitext_becomes_normal_text() -> None:
     line = " The 2 @-@ 1 win , its <unk> , was worth $ 1 @,@ 000 @.@ 5 ( of Tom 's ) . "
     assert from_wikitext(line, "[UNK]") == "The 2-1 win, its [UNK], was worth $1,000.5 (of Tom's)."
     assert from_wikitext(" = = Early life = = ", "") == "Early life"
@@ -41,47 +47,49 @@ def test_wikitext_is_undone() -> None:
 
 def test_blocks_hold_the_whole_text_in_order() -> None:
     lines = text(30, 4)
-    words = tokenizer()
-    rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), words, 24)
+    fast_tokenizer = tokenizer()
+    rows = cut(Text([*lines[:10], "", *lines[10:]], "text"), fast_tokenizer, 24)
     assert all(len(row) == 22 for row in rows[:-1])
     assert (
-        str(words.decode(np.concatenate(rows))).split()
+        str(fast_tokenizer.decode(np.concatenate(rows))).split()
         == [word for line in lines for word in line.split()][: sum(map(len, rows))]
     )
-    with pytest.raises(DataError, match="`max_length` must leave room for 4 tokens"):
-        cut(Text(lines, "text"), words, 5)
+    with pytest.raises(
+        DataError, match="`max_length` must leave room for 4 tokens and the special tokens"
+    ):
+        cut(Text(lines, "text"), fast_tokenizer, 5)
     with pytest.raises(DataError, match="empty must hold at least 4 tokens of text, but holds 0"):
-        cut(Text([" ", ""], "empty"), words, 24)
+        cut(Text([" ", ""], "empty"), fast_tokenizer, 24)
 
 
-def test_lines_may_stay_apart() -> None:
+def test_lines_may_be_separate_examples() -> None:
     """Each line begins a block; a line that is too long fills several."""
-    lines, words = text(30, 4), tokenizer()
-    rows = cut(Text(lines, "text"), words, 24, apart=True)
+    lines, fast_tokenizer = text(30, 4), tokenizer()
+    rows = cut(Text(lines, "text"), fast_tokenizer, 24, apart=True)
     expected = []
     for line in lines:
-        tokens = words(line, add_special_tokens=False)["input_ids"]
+        tokens = fast_tokenizer(line, add_special_tokens=False)["input_ids"]
         expected += [tokens[i : i + 22] for i in range(0, len(tokens), 22)]
     assert [row.tolist() for row in rows] == [tokens for tokens in expected if len(tokens) >= 4]
 
 
 def blocks(seed: int = 0, share: float = 0.15) -> Blocks:
-    words = tokenizer()
-    return Blocks(cut(Text(text(400, 3), "text"), words, 64), words, share, seed)
+    fast_tokenizer = tokenizer()
+    return Blocks(cut(Text(text(400, 3), "text"), fast_tokenizer, 64), fast_tokenizer, share, seed)
 
 
-def test_tokens_are_hidden_as_bert_hides_them() -> None:
-    words, made = tokenizer(), blocks()
+def test_tokens_are_masked_as_in_bert() -> None:
+    vocabulary, rows = tokenizer(), blocks()
     hidden = masks = same = total = 0
-    for number in range(len(made)):
-        row = made[number]
+    for number in range(len(rows)):
+        row = rows[number]
         ids, labels = np.array(row["input_ids"]), np.array(row["labels"])
         chosen = labels != -100
         assert ids[0] == 0
         assert ids[-1] == 2
         assert not chosen[0]
         assert not chosen[-1]
-        assert not np.isin(ids[~chosen][1:-1], words.all_special_ids).any()
+        assert not np.isin(ids[~chosen][1:-1], vocabulary.all_special_ids).any()
         total, hidden = total + len(ids) - 2, hidden + int(chosen.sum())
         masks, same = (
             masks + int((ids[chosen] == 4).sum()),
@@ -92,35 +100,35 @@ def test_tokens_are_hidden_as_bert_hides_them() -> None:
     assert same / hidden == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.04)
 
 
-def test_what_is_hidden_follows_from_seed_epoch_and_place() -> None:
-    one, same, other = blocks(), blocks(), blocks(seed=1)
-    assert one[3] == same[3]
-    assert one[3] != other[3]
-    before = one[3]
-    one.set_epoch(1)
-    assert one[3] != before
-    one.set_epoch(0)
-    assert one[3] == before
+def test_masking_depends_on_seed_epoch_and_block() -> None:
+    rows, same, other = blocks(), blocks(), blocks(seed=1)
+    assert rows[3] == same[3]
+    assert rows[3] != other[3]
+    before = rows[3]
+    rows.set_epoch(1)
+    assert rows[3] != before
+    rows.set_epoch(0)
+    assert rows[3] == before
     assert all(
         any(label != -100 for label in blocks(share=0.001)[number]["labels"]) for number in range(5)
     )
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) -> None:
+def test_the_head_is_applied_to_masked_tokens_only_with_the_same_loss(name: str) -> None:
     model, inputs = make(name), batch(name)
     floater.attach(model, floater.FlowConfig(initial_scale=0.5))
     labels = torch.full_like(inputs["input_ids"], -100)
     labels[0, 2], labels[0, 5], labels[1, 3], labels[2, 10] = 7, 8, 9, 10
-    problem = MaskedLM.__new__(MaskedLM)
+    task = MaskedLMTask.__new__(MaskedLMTask)
     with torch.no_grad():
         logits = model(**inputs).logits
         expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        found = problem.loss(model, {**inputs, "labels": labels})
-        torch.testing.assert_close(found, expected)
-        answers = problem.answer(model, {**inputs, "labels": labels})
-        assert answers["hidden"].tolist() == [2, 1, 1]
-        assert float(answers["loss"].sum()) == pytest.approx(float(expected), rel=1e-5)
+        loss = task.loss(model, {**inputs, "labels": labels})
+        torch.testing.assert_close(loss, expected)
+        predicted = task.predict(model, {**inputs, "labels": labels})
+        assert predicted["hidden"].tolist() == [2, 1, 1]
+        assert float(predicted["loss"].sum()) == pytest.approx(float(expected), rel=1e-5)
         assert torch.equal(model(**inputs).logits, logits), "the hook is gone"
 
 
@@ -128,10 +136,10 @@ def test_the_head_sees_hidden_tokens_only_and_the_loss_is_the_same(name: str) ->
     ("part", "moved"),
     [("flow", {"floater"}), ("start", {"floater"}), ("head", {"cls"}), ("nothing", set())],
 )
-def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
+def test_only_the_chosen_weights_train(part: str, moved: set[str]) -> None:
     model = make("bert")
     floater.attach(model, floater.FlowConfig())
-    choose(model, part)
+    select_trained(model, part)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert {name.split(".")[0] for name in trained} == moved
     if part == "start":
@@ -140,62 +148,60 @@ def test_only_what_is_chosen_trains(part: str, moved: set[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["roberta", "bert"])
-def test_a_new_head_begins_with_the_frequencies_of_tokens(tmp_path: Path, kind: str) -> None:
-    """Its guesses are then worth about as much as knowing how often each token occurs, and far more
-    than none.
-    """
-    often = ["the the the the dog the the dog the the"] * 40
+def test_a_new_head_starts_with_the_token_frequencies(tmp_path: Path, kind: str) -> None:
+    """Its loss is then close to the entropy of the token frequencies, far below a uniform guess."""
+    lines = ["the the the the dog the the dog the the"] * 40
     settings = masked(tmp_path, kind, max_length=16)
     for path in (*settings["data"]["train"], *settings["data"]["valid"]):
-        Path(path).write_text("\n".join(often) + "\n")
+        Path(path).write_text("\n".join(lines) + "\n")
     config = MaskedConfig(**{**settings, "training": settings["head"]["training"]}).bare()
-    prepared = run.prepare(MaskedLM(config))
-    model = run.start(prepared).eval()
-    inputs = prepared.problem.collate(prepared.tokenizer)(
-        [prepared.valid[number] for number in range(len(prepared.valid))]
-    )
+    task = HeadTask(config)
+    data = task.prepare(RunFolder(tmp_path / "run"))
+    set_seed(config.seed)
+    model = task.build_model(data).eval()
+    inputs = task.collate(data.tokenizer)([data.valid[i] for i in range(len(data.valid))])
     with torch.no_grad():
-        loss = float(prepared.problem.loss(model, inputs)) / float(inputs["labels"].ne(-100).sum())
+        loss = float(task.loss(model, inputs)) / float(inputs["labels"].ne(-100).sum())
     share = np.array([0.8, 0.2])
     assert loss == pytest.approx(float(-(share * np.log(share)).sum()), abs=0.7)
-    assert loss < 0.5 * np.log(len(prepared.tokenizer))
+    assert loss < 0.5 * np.log(len(data.tokenizer))
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Base, control and law of motion, from a checkpoint without a head."""
+    """Base, control and dynamics, from a checkpoint without a head."""
     folder = tmp_path_factory.mktemp("masked")
-    task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(folder)))
-    task.compare(folder / "out", resume=False, console=QUIET)
+    compare(MaskedLMTask(MaskedConfig(**masked(folder))), folder / "out", console=QUIET)
     return folder
 
 
-def test_the_head_is_fitted_once_and_shared_by_all_arms(compared: Path) -> None:
+def test_the_head_is_trained_once_and_shared_by_all_variants(compared: Path) -> None:
     out = compared / "out"
     assert lacks_head(AutoModelForMaskedLM, str(compared / "roberta"))
     assert not lacks_head(AutoModelForMaskedLM, str(out / "head" / "model"))
-    found = json.loads((out / "comparison.json").read_text())
-    assert found["base"] == "base"
-    assert not found["more_is_better"]
-    assert set(found["arms"]) == {"start", "floater"}
-    assert found["start"]["0"]["identical"]
-    base = MaskedLM.auto_class.from_pretrained(compared / "roberta").roberta.state_dict()
-    for arm in ("floater-0", "start-0"):
-        model: Any = load_trained(MaskedLM(MaskedConfig(**masked(compared))), out / arm / "model")
+    comparison = Comparison.from_file(out / COMPARISON)
+    assert comparison.base == "base"
+    assert not comparison.more_is_better
+    assert set(comparison.variants()) == {"start", "floater"}
+    assert comparison.start["0"].identical
+    base = MaskedLMTask.auto_class.from_pretrained(compared / "roberta").roberta.state_dict()
+    for variant in ("floater-0", "start-0"):
+        model: Any = load_trained(
+            MaskedLMTask(MaskedConfig(**masked(compared))), out / variant / "model"
+        )
         assert all(
             torch.equal(tensor, base[name]) for name, tensor in model.roberta.state_dict().items()
         ), "the base is frozen"
         flow = model.floater.encoder
         assert flow.initial.abs().sum() > 0
-        assert bool(flow.dynamics.second.weight.any()) == (arm == "floater-0"), (
+        assert bool(flow.dynamics.second.weight.any()) == (variant == "floater-0"), (
             "the control's h is zero"
         )
-    fitted = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
-    base_loss = RunFolder(out / "base-0").scores()["valid"]["loss"]["score"]
-    assert base_loss == pytest.approx(min(fitted), rel=1e-6)
-    assert RunFolder(out / "base-0").scores()["valid"]["perplexity"]["score"] == pytest.approx(
-        np.exp(base_loss)
-    )
+    losses = [row["eval_loss"] for row in RunFolder(out / "head").metrics() if "eval_loss" in row]
+    scores = RunFolder(out / "base-0").scores().sets["valid"].scores
+    base_loss = scores["loss"].score
+    assert base_loss == pytest.approx(min(losses), rel=1e-6)
+    assert scores["perplexity"].score == pytest.approx(np.exp(base_loss))
 
 
 def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) -> None:
@@ -204,67 +210,63 @@ def test_a_task_starts_from_pretrained_dynamics(compared: Path, tmp_path: Path) 
         dynamics=str(compared / "out" / "floater-0"),
         training={"updates": 1, "freeze_flow": True},
     )
-    folder = run.train(Glue, GlueConfig(**settings), tmp_path / "run")
+    folder = run(GlueTask(GlueConfig(**settings)), tmp_path / "run")
     before = floater.from_pretrained(
         AutoModelForMaskedLM, attachment_folder(compared / "out" / "floater-0")
     )
-    after: Any = load_trained(Glue(GlueConfig(**settings)), folder.model)
+    after: Any = load_trained(GlueTask(GlueConfig(**settings)), folder.model)
     for name, tensor in before.floater.encoder.state_dict().items():
         assert torch.equal(tensor, after.floater.encoder.state_dict()[name]), name
     config = GlueConfig(**yaml.safe_load((folder.path / "config.yaml").read_text()))
     assert config.dynamics == compared / "out" / "floater-0"
-    assert config.arms()["base"].dynamics is None
+    assert config.variants()["base"].dynamics is None
+    changed = {**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}
     with pytest.raises(ConfigError, match="`positions` must be those of"):
-        run.train(
-            Glue,
-            GlueConfig(**{**settings, "positions": {"sites": {"kind": "qkv", "blocks": [1]}}}),
-            tmp_path / "other",
-        )
-    write_model(tmp_path / "stranger", "bert")
+        run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
+    changed = {**settings, "model": {"name": str(write_model(tmp_path / "stranger", "bert"))}}
     with pytest.raises(floater.FloaterError, match="was made for another base"):
-        run.train(
-            Glue,
-            GlueConfig(**{**settings, "model": {"name": str(tmp_path / "stranger")}}),
-            tmp_path / "other",
-        )
+        run(GlueTask(GlueConfig(**changed)), tmp_path / "other")
 
 
-def test_a_law_taken_further_than_it_was_trained_is_told(compared: Path, tmp_path: Path) -> None:
-    law = tmp_path / "law"
-    shutil.copytree(compared / "out" / "floater-0", law)
-    facts = json.loads((law / "run.json").read_text())
+def test_dynamics_used_on_longer_inputs_give_a_warning(compared: Path, tmp_path: Path) -> None:
+    dynamics = tmp_path / "dynamics"
+    shutil.copytree(compared / "out" / "floater-0", dynamics)
+    facts = json.loads((dynamics / "run.json").read_text())
     del facts["facts_sha256"]
 
-    def words(longest: int) -> str:
-        (law / "run.json").write_text(json.dumps({**facts, "longest": longest}))
-        settings = glue(compared, dynamics=str(law), training={"updates": 1})
+    def output(longest: int) -> str:
+        (dynamics / "run.json").write_text(json.dumps({**facts, "longest": longest}))
+        settings = glue(compared, dynamics=str(dynamics), training={"updates": 1})
         console = Console(file=StringIO(), width=80)
-        made = run.train(
-            Glue, GlueConfig(**settings), tmp_path / f"after-{longest}", console=console
-        )
-        assert made.facts()["longest"] > 4
+        task = GlueTask(GlueConfig(**settings))
+        folder = run(task, tmp_path / f"after-{longest}", console=console)
+        assert folder.facts()["longest"] > 4
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
-    said = words(4)
-    assert f"warning: {law} was trained on inputs of up to 4 tokens, but these have up to " in said
-    assert re.search(r"length of encodings \d+\.\d at token 4, \d+\.\d at \d+", said)
-    assert "warning" not in words(500)
+    text = output(4)
+    assert (
+        f"warning: {dynamics} was trained on inputs of up to 4 tokens, but these have up " in text
+    )
+    assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", text)
+    assert "warning" not in output(500)
 
 
-def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Path) -> None:
+def test_a_trained_head_is_reused_for_other_lengths_but_not_for_other_training(
+    tmp_path: Path,
+) -> None:
     settings = masked(tmp_path)
     settings["head"] = {**settings["head"], "run": str(tmp_path / "head")}
     settings["training"] = {**settings["training"], "updates": 1}
 
     def train(name: str, **changes: Any) -> str:
-        task = MaskedLanguage(MaskedLM, MaskedConfig(**{**settings, **changes}))
+        task = MaskedLMTask(MaskedConfig(**{**settings, **changes}))
         console = Console(file=StringIO(), width=500)
-        task.train(tmp_path / name, resume=False, console=console)
+        run(task, tmp_path / name, console=console)
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
-    assert "fitting one in" in train("first")
+    assert "training one in" in train("first")
     before = (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns
-    assert "taking the one fitted in" in train("shorter", max_length=12)
+    assert "using the one in" in train("shorter", max_length=12)
     assert (tmp_path / "head" / "model" / "model.safetensors").stat().st_mtime_ns == before
     head = {**settings["head"], "training": {**settings["head"]["training"], "lr": 0.5}}
     with pytest.raises(
@@ -273,37 +275,40 @@ def test_a_fitted_head_serves_other_lengths_but_not_other_training(tmp_path: Pat
         train("other", head=head)
 
 
-def test_a_heads_folder_with_a_run_of_another_task_is_named(compared: Path, tmp_path: Path) -> None:
-    other = run.train(
-        Glue, GlueConfig(**glue(tmp_path, training={"updates": 1})), tmp_path / "cola"
-    ).path
-    task = MaskedLanguage(MaskedLM, MaskedConfig(**masked(compared, head={"run": str(other)})))
+def test_a_head_folder_with_a_run_of_another_task_is_refused(
+    compared: Path, tmp_path: Path
+) -> None:
+    settings = glue(tmp_path, training={"updates": 1})
+    other = run(GlueTask(GlueConfig(**settings)), tmp_path / "cola").path
+    task = MaskedLMTask(MaskedConfig(**masked(compared, head={"run": str(other)})))
     with pytest.raises(
         RunError,
         match=f"{other} must hold a run of masked_lm, but holds one of glue; choose another folder",
     ):
-        task.train(tmp_path / "run", resume=False, console=QUIET)
+        run(task, tmp_path / "run", console=QUIET)
 
 
-def test_a_checkpoint_with_a_head_is_taken_as_it_is_and_the_encoder_learns(
+def test_a_checkpoint_with_a_head_is_used_as_it_is_and_the_encoder_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.yaml"
     changes = {"training": {"updates": 30, "evaluate_every": 30, "lr": 0.02}}
     path.write_text(yaml.safe_dump(masked(tmp_path, "bert with head", **changes)))
-    told(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
+    said(monkeypatch, capsys, "train", path, "--out", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert not (folder.path / "head").exists()
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
-    said = told(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
-    assert "train: loss" in said
+    output = said(monkeypatch, capsys, "evaluate", folder.path, "--data", tmp_path / "train.txt")
+    assert "train: loss" in output
     assert (folder.path / "attachment" / "floater.safetensors").is_file()
 
 
-def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A head at a rate at which it only gets worse stops after one look in vain, keeps its best
-    weights and is then finished.
+def test_a_run_that_stopped_early_is_finished(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With a learning rate at which it only gets worse, a head stops after one evaluation without
+    improvement, uses its best weights and trains no further when it is resumed.
     """
     steps = {
         "part": "head",
@@ -314,18 +319,19 @@ def test_patience_ends_a_run_for_good(tmp_path: Path, capfd: pytest.CaptureFixtu
         "save_every": 1,
         "patience": 1,
         "take": "best",
+        "keep_checkpoints": True,
     }
-    config = MaskedConfig(**masked(tmp_path, training=steps)).bare()
-    folder = run.train(MaskedLM, config, tmp_path / "run", console=QUIET)
-    looks = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
-    assert 2 <= len(looks) < 12
-    assert folder.scores()["valid"]["loss"]["score"] == pytest.approx(min(looks), rel=1e-6)
+    task = HeadTask(MaskedConfig(**masked(tmp_path, training=steps)).bare())
+    folder = run(task, tmp_path / "run", console=QUIET)
+    losses = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
+    assert 2 <= len(losses) < 12
+    assert folder.scores().sets["valid"].scores["loss"].score == pytest.approx(
+        min(losses), rel=1e-6
+    )
     assert "EarlyStopping" not in capfd.readouterr().err
     folder.note(finished=False)  # as if killed between the last update and the end
-    before = folder.metrics()
-    assert run.train(MaskedLM, config, tmp_path / "run", resume=True, console=QUIET).facts()[
-        "finished"
-    ]
+    before = list(folder.metrics())
+    assert run(task, tmp_path / "run", resume=True, console=QUIET).finished()
     assert [row for row in folder.metrics() if "loss" in row] == [
         row for row in before if "loss" in row
     ]

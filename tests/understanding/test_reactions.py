@@ -61,11 +61,11 @@ def write_wheel(path: Path, state: dict[str, torch.Tensor]) -> Path:
     return path
 
 
-def packages(place: Path) -> tuple[Path, Path, BertForMaskedLM]:
+def packages(folder: Path) -> tuple[Path, Path, BertForMaskedLM]:
     """A wheel with a masked LM as torch once saved them, and an archive with reactions."""
     torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(**SIZES))
-    wheel = write_wheel(place / "a.whl", model.state_dict())
+    wheel = write_wheel(folder / "a.whl", model.state_dict())
     rows = [
         ("CCO>>CC=O", "test"),
         ("CCO>>CC=O", "test"),
@@ -74,13 +74,13 @@ def packages(place: Path) -> tuple[Path, Path, BertForMaskedLM]:
         ("CBr.O>>CO", "train"),
     ]
     table = "\trxn\tsplit\n" + "".join(
-        f"{number}\t{reaction}\t{part}\n" for number, (reaction, part) in enumerate(rows)
+        f"{number}\t{reaction}\t{split}\n" for number, (reaction, split) in enumerate(rows)
     )
-    archive = place / "b.tar.gz"
-    with tarfile.open(archive, "w:gz") as made:
+    archive = folder / "b.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
         entry = tarfile.TarInfo(reactions.REACTIONS[2])
         entry.size = len(table)
-        made.addfile(entry, io.BytesIO(table.encode()))
+        packed.addfile(entry, io.BytesIO(table.encode()))
     return wheel, archive, model
 
 
@@ -99,12 +99,12 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
     assert (out / "train.txt").read_text() == "CCO>>CC=O\nCCl>>CO\n"
     assert (
         out / "valid.txt"
-    ).read_text() == "CBr.O>>CO\n"  # what stands in both parts is trained on only
+    ).read_text() == "CBr.O>>CO\n"  # reactions in both splits are only trained on
     after, tokenizer = (
         AutoModelForMaskedLM.from_pretrained(out / "model").eval(),
         AutoTokenizer.from_pretrained(out / "model"),
     )
-    found = tokenizer("C[C@H](Br)c%10[O-]>>Cl.X")["input_ids"]
+    tokens = tokenizer("C[C@H](Br)c%10[O-]>>Cl.X")["input_ids"]
     expected = [
         "[CLS]",
         "C",
@@ -121,8 +121,8 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
         "[UNK]",
         "[SEP]",
     ]
-    assert tokenizer.convert_ids_to_tokens(found) == expected
-    ids = torch.tensor([found])
+    assert tokenizer.convert_ids_to_tokens(tokens) == expected
+    ids = torch.tensor([tokens])
     with torch.no_grad():
         assert torch.equal(after(input_ids=ids).logits, before.eval()(input_ids=ids).logits)
 
@@ -130,7 +130,7 @@ def test_model_tokens_and_reactions_are_what_the_packages_hold(
 @pytest.mark.parametrize(
     "which", ["no wheel", "garbage in the wheel", "no archive", "rows without reactions"]
 )
-def test_what_is_wrong_is_one_line_and_nothing_is_written(
+def test_an_error_is_one_line_and_nothing_is_written(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wheel, archive, _ = packages(tmp_path)
@@ -147,11 +147,11 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     elif which == "no archive":
         archive.write_bytes(b"not a tar")
     else:
-        with tarfile.open(archive, "w:gz") as made:
+        with tarfile.open(archive, "w:gz") as packed:
             table = b"\trxn\tsplit\n0\t\ttest\n"
             entry = tarfile.TarInfo(reactions.REACTIONS[2])
             entry.size = len(table)
-            made.addfile(entry, io.BytesIO(table))
+            packed.addfile(entry, io.BytesIO(table))
     out = tmp_path / "out"
     monkeypatch.setattr(
         sys,
@@ -161,9 +161,9 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     with pytest.raises(SystemExit) as stop:
         reactions.main()
     assert stop.value.code == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("reactions.py: ")
-    assert "\n" not in said
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("reactions.py: ")
+    assert "\n" not in message
     assert not out.exists()
 
 

@@ -1,6 +1,4 @@
-"""SQuAD and RACE through the same machinery: both arms, frozen and identical; scores by their own
-definitions.
-"""
+"""Runs of SQuAD and RACE: frozen variants are identical, and scores follow the data set's rules."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from floater.tasks.race.problem import RaceConfig, RaceProblem
-from floater.tasks.squad.problem import SquadConfig, SquadProblem
 from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering
 
-from floater.tasks.understanding import run
+from floater.tasks.race.task import RaceConfig, RaceTask
+from floater.tasks.squad.task import SquadConfig, SquadTask
 from floater.tasks.understanding.models import load
+from floater.training.run import run
 
 from .worlds import sentence, tokenizer, write_model
 
@@ -27,10 +25,10 @@ def write_squad(path: Path, count: int, seed: int, *, impossible: bool) -> str:
     draw, paragraphs = random.Random(seed), []
     for number in range(count):
         words = sentence(draw, 30).split()
-        place = draw.randrange(len(words))
-        entry: dict[str, Any] = {"id": f"q{number}", "question": f"the {words[place]}"}
-        start = len(" ".join(words[:place])) + bool(place)
-        entry["answers"] = [{"text": words[place], "answer_start": start}]
+        index = draw.randrange(len(words))
+        entry: dict[str, Any] = {"id": f"q{number}", "question": f"the {words[index]}"}
+        start = len(" ".join(words[:index])) + bool(index)
+        entry["answers"] = [{"text": words[index], "answer_start": start}]
         if impossible:
             entry["is_impossible"] = number % 3 == 0
             if entry["is_impossible"]:
@@ -69,10 +67,10 @@ TRAINING = {
 
 
 @pytest.mark.parametrize("impossible", [False, True])
-def test_squad_runs_and_keeps_official_predictions(tmp_path: Path, impossible: bool) -> None:
+def test_squad_runs_and_stores_official_predictions(tmp_path: Path, impossible: bool) -> None:
     files = {
-        part: write_squad(tmp_path / f"{part}.json", 16, seed, impossible=impossible)
-        for part, seed in (("train", 1), ("valid", 2))
+        split: write_squad(tmp_path / f"{split}.json", 16, seed, impossible=impossible)
+        for split, seed in (("train", 1), ("valid", 2))
     }
     settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model"))},
@@ -82,16 +80,19 @@ def test_squad_runs_and_keeps_official_predictions(tmp_path: Path, impossible: b
     }
     config = SquadConfig(**settings)
     runs = {
-        arm: run.train(SquadProblem, made, tmp_path / arm) for arm, made in config.arms().items()
+        variant: run(SquadTask(variant_config), tmp_path / variant)
+        for variant, variant_config in config.variants().items()
     }
-    said = [json.loads((folder.predictions / "valid.json").read_text()) for folder in runs.values()]
-    assert said[0] == said[1], "frozen zero dynamics change nothing"
-    assert set(said[0]) == {f"q{number}" for number in range(16)}
-    scores = runs["base"].scores()["valid"]
+    predictions = [
+        json.loads((folder.predictions / "valid.json").read_text()) for folder in runs.values()
+    ]
+    assert predictions[0] == predictions[1], "frozen zero dynamics change nothing"
+    assert set(predictions[0]) == {f"q{number}" for number in range(16)}
+    scores = runs["base"].scores().sets["valid"].scores
     assert {"exact", "f1"} <= set(scores)
     assert ("NoAns_f1" in scores) == impossible
     assert runs["base"].facts()["data"]["train"]["questions"] == 12
-    assert 0 <= scores["exact"]["score"] <= scores["f1"]["score"] <= 100
+    assert 0 <= scores["exact"].score <= scores["f1"].score <= 100
 
 
 def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
@@ -107,9 +108,9 @@ def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
         },
     }
     config = SquadConfig(**settings, max_length=24)
-    problem, words = SquadProblem(config), tokenizer()
-    windows = problem.encode(problem.parts()["train"], words, training=True)
-    batch = problem.collate(words)([windows[number] for number in range(len(windows))])
+    task, fast_tokenizer = SquadTask(config), tokenizer()
+    windows = task.encode(task.splits()["train"], fast_tokenizer, training=True)
+    batch = task.collate(fast_tokenizer)([windows[number] for number in range(len(windows))])
     torch.manual_seed(0)
     model: Any = load(AutoModelForQuestionAnswering, where).eval()
     with torch.no_grad():
@@ -117,7 +118,7 @@ def test_the_loss_of_squad_is_the_stock_one(tmp_path: Path) -> None:
         stock = model(
             **inputs, start_positions=batch["labels"][:, 0], end_positions=batch["labels"][:, 1]
         ).loss
-        assert float(problem.loss(model, batch)) / batch["labels"].numel() == pytest.approx(
+        assert float(task.loss(model, batch)) / batch["labels"].numel() == pytest.approx(
             float(stock), rel=1e-5
         )
 
@@ -126,8 +127,8 @@ def test_race_runs_frozen_as_in_the_paper(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "model": {"name": str(write_model(tmp_path / "model", "bert"))},
         "data": {
-            part: write_race(tmp_path / f"{part}.jsonl", 12, seed)
-            for part, seed in (("train", 1), ("valid", 2))
+            split: write_race(tmp_path / f"{split}.jsonl", 12, seed)
+            for split, seed in (("train", 1), ("valid", 2))
         },
         "max_length": 24,
         "training": TRAINING,
@@ -135,21 +136,24 @@ def test_race_runs_frozen_as_in_the_paper(tmp_path: Path) -> None:
     config = RaceConfig(**settings)
     assert config.training.freeze_flow
     runs = {
-        arm: run.train(RaceProblem, made, tmp_path / arm) for arm, made in config.arms().items()
+        variant: run(RaceTask(variant_config), tmp_path / variant)
+        for variant, variant_config in config.variants().items()
     }
-    said = [json.loads((folder.predictions / "valid.json").read_text()) for folder in runs.values()]
-    assert said[0] == said[1]
-    assert set(said[0].values()) <= set("ABCD")
-    scores = runs["floater"].scores()["valid"]
-    assert scores["accuracy"]["score"] == pytest.approx(
-        (scores["middle"]["score"] + scores["high"]["score"]) / 2
+    predictions = [
+        json.loads((folder.predictions / "valid.json").read_text()) for folder in runs.values()
+    ]
+    assert predictions[0] == predictions[1]
+    assert set(predictions[0].values()) <= set("ABCD")
+    scores = runs["floater"].scores().sets["valid"].scores
+    assert scores["accuracy"].score == pytest.approx(
+        (scores["middle"].score + scores["high"].score) / 2
     )
-    problem = RaceProblem(config)
+    task = RaceTask(config)
     table = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 1], [1, 0, 0, 1, 1]], dtype=float)
     whole = np.ones((1, 3))
     assert {
-        key: measure(table, whole)[0] for key, measure in problem.measures.items()
-    } == pytest.approx(problem.scores(table))
+        key: measure(table, whole)[0] for key, measure in task.measures.items()
+    } == pytest.approx(task.scores(table))
 
 
 def test_the_loss_of_race_is_over_options(tmp_path: Path) -> None:
@@ -161,13 +165,13 @@ def test_the_loss_of_race_is_over_options(tmp_path: Path) -> None:
         },
     }
     config = RaceConfig(**settings, max_length=24)
-    problem, words = RaceProblem(config), tokenizer()
-    rows = problem.encode(problem.parts()["train"], words, training=True)
-    batch = problem.collate(words)([rows[number] for number in range(3)])
+    task, fast_tokenizer = RaceTask(config), tokenizer()
+    rows = task.encode(task.splits()["train"], fast_tokenizer, training=True)
+    batch = task.collate(fast_tokenizer)([rows[number] for number in range(3)])
     assert batch["input_ids"].dim() == 3
-    model: Any = load(problem.auto_class, config.model.name).eval()
+    model: Any = load(task.auto_class, config.model.name).eval()
     with torch.no_grad():
         logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         assert logits.shape == (3, 4)
         expected = F.cross_entropy(logits, batch["labels"], reduction="sum")
-        assert float(problem.loss(model, batch)) == pytest.approx(float(expected), rel=1e-6)
+        assert float(task.loss(model, batch)) == pytest.approx(float(expected), rel=1e-6)

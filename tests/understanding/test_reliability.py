@@ -4,7 +4,6 @@ its own folder.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from floater.tasks.glue.problem import Glue, GlueConfig
-from floater.tasks.masked_lm.problem import MaskedConfig, MaskedLM
 
 from command_line import mistake, said
 from floater.errors import RunError
 from floater.runs.folder import RunFolder
 from floater.runs.locks import LOCK
-from floater.tasks.understanding import run
+from floater.tasks.glue.task import GlueConfig, GlueTask
+from floater.tasks.masked_lm.task import MaskedConfig, MaskedLMTask
 from floater.tasks.understanding.evaluation import table_of
-from floater.training.trainer import checkpoints
+from floater.training.checkpoints import checkpoints
+from floater.training.run import run
+from floater.training.task import Task
 
 from .worlds import glue, masked
 
@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(world: Path) -> Path:
     """A finished run without an encoder, which saves no attachment."""
     config = GlueConfig(**glue(world, positions={"encoder": None}, training={"updates": 2}))
-    return run.train(Glue, config, world / "plain").path
+    return run(GlueTask(config), world / "plain").path
 
 
 def test_every_task_stops_where_its_loss_is_not_finite(world: Path, tmp_path: Path) -> None:
@@ -55,19 +55,18 @@ def test_every_task_stops_where_its_loss_is_not_finite(world: Path, tmp_path: Pa
         "part": "all",
     }
     off = {"encoder": None}
-    runs: list[tuple[Any, Any]] = [
-        (Glue, GlueConfig(**glue(world, "stsb", positions=off, training=training))),
-        (
-            MaskedLM,
-            MaskedConfig(**masked(world, "bert with head", positions=off, training=training)),
+    tasks: list[Task[Any]] = [
+        GlueTask(GlueConfig(**glue(world, "stsb", positions=off, training=training))),
+        MaskedLMTask(
+            MaskedConfig(**masked(world, "bert with head", positions=off, training=training))
         ),
     ]
-    for number, (kind, config) in enumerate(runs):
+    for number, task in enumerate(tasks):
         with pytest.raises(RunError, match=r"(must be finite, but is|must be finite, but are)"):
-            run.train(kind, config, tmp_path / str(number))
+            run(task, tmp_path / str(number))
         folder = RunFolder(tmp_path / str(number))
         assert not folder.model.exists()
-        assert not folder.scores()
+        assert not folder.scores().sets
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -140,8 +139,8 @@ def test_patience_before_the_first_save_still_finishes(world: Path, tmp_path: Pa
         "lr": 1e-12,
         "keep_checkpoints": True,
     }
-    folder = run.train(Glue, GlueConfig(**glue(world, training=training)), tmp_path / "run")
+    folder = run(GlueTask(GlueConfig(**glue(world, training=training))), tmp_path / "run")
     assert folder.facts()["finished"]
     assert folder.facts()["updates"] < 30
     assert len(checkpoints(folder.checkpoints)) == 1
-    assert json.loads((folder.path / "scores.json").read_text())["valid"]
+    assert folder.scores().sets["valid"].scores

@@ -21,37 +21,40 @@ def random_table(measure: str, seed: int, count: int = 37) -> np.ndarray:
     return np.round(draw.normal(size=(count, 2)), 1)  # with ties
 
 
-def by_definition(measure: str, said: np.ndarray, meant: np.ndarray) -> float:
-    """The textbook's formulas, by nobody's library."""
-    right = float(((said == 1) & (meant == 1)).sum())
+def by_definition(measure: str, predicted: np.ndarray, true: np.ndarray) -> float:
+    """The textbook's formulas, without any library."""
+    right = float(((predicted == 1) & (true == 1)).sum())
     if measure == "accuracy":
-        return 100 * float((said == meant).mean())
+        return 100 * float((predicted == true).mean())
     if measure == "f1":
-        precision, recall = right / max((said == 1).sum(), 1), right / max((meant == 1).sum(), 1)
+        precision, recall = (
+            right / max((predicted == 1).sum(), 1),
+            right / max((true == 1).sum(), 1),
+        )
         return 100 * 2 * precision * recall / (precision + recall) if right else 0.0
     if measure == "spearman":
-        said, meant = rankdata(said), rankdata(meant)
-    return 100 * float(np.corrcoef(said, meant)[0, 1])  # of two classes it is Matthews'
+        predicted, true = rankdata(predicted), rankdata(true)
+    return 100 * float(np.corrcoef(predicted, true)[0, 1])  # of two classes it is Matthews'
 
 
 @pytest.mark.parametrize("measure", [*CLASSES, *NUMBERS])
 @pytest.mark.parametrize("seed", range(4))
 def test_scores_follow_their_definitions(measure: str, seed: int) -> None:
-    said, meant = random_table(measure, seed).T
-    assert score(measure, said, meant) == pytest.approx(
-        by_definition(measure, said, meant), abs=1e-9
+    predicted, true = random_table(measure, seed).T
+    assert score(measure, predicted, true) == pytest.approx(
+        by_definition(measure, predicted, true), abs=1e-9
     )
 
 
 @pytest.mark.parametrize("measure", [*CLASSES, *NUMBERS])
 def test_resampled_scores_are_those_of_the_rows_that_were_drawn(measure: str) -> None:
     table = random_table(measure, 5)
-    counts = resampling.counted(len(table), 20)
+    counts = resampling.resample_counts(len(table), 20)
     assert (counts.sum(1) == len(table)).all()
-    found = RESAMPLED[measure](table, counts)
+    resampled = RESAMPLED[measure](table, counts)
     for draw, many in enumerate(counts.astype(int)):
         rows = np.repeat(table, many, axis=0)
-        assert found[draw] == pytest.approx(score(measure, rows[:, 0], rows[:, 1]), abs=1e-9)
+        assert resampled[draw] == pytest.approx(score(measure, rows[:, 0], rows[:, 1]), abs=1e-9)
 
 
 @pytest.mark.parametrize("measure", ["f1", "matthews", *NUMBERS])
@@ -71,16 +74,16 @@ def test_two_columns_make_a_ratio() -> None:
 
 
 def tables(share: float, seeds: int, examples: int = 400) -> list[np.ndarray]:
-    found = []
+    drawn = []
     for seed in range(seeds):
         draw = np.random.default_rng([seed, int(1000 * share)])
         label = draw.integers(0, 2, examples)
-        found.append(
+        drawn.append(
             np.stack([np.where(draw.random(examples) < share, label, 1 - label), label], 1).astype(
                 float
             )
         )
-    return found
+    return drawn
 
 
 def test_the_paired_bootstrap_sees_a_difference_where_there_is_one() -> None:
@@ -90,6 +93,8 @@ def test_the_paired_bootstrap_sees_a_difference_where_there_is_one() -> None:
     assert clear.low > 0
     assert clear.low < clear.difference < clear.high
     assert clear.p_value < 0.01
+    assert clear.base is not None
+    assert clear.other is not None
     assert clear.difference == pytest.approx(clear.other - clear.base)
     same = resampling.paired_bootstrap(
         resampling.accuracy, tables(0.7, 3), tables(0.7, 3), draws=500
@@ -99,9 +104,9 @@ def test_the_paired_bootstrap_sees_a_difference_where_there_is_one() -> None:
 
 def test_the_median_over_seeds_counts_and_pairing_narrows_the_interval() -> None:
     outlier = [*tables(0.7, 2), np.stack([np.zeros(400), np.ones(400)], 1)]
-    found = resampling.paired_bootstrap(resampling.accuracy, outlier, tables(0.7, 2), draws=100)
+    paired = resampling.paired_bootstrap(resampling.accuracy, outlier, tables(0.7, 2), draws=100)
     scores = sorted(score("accuracy", *table.T) for table in outlier)
-    assert found.base == pytest.approx(scores[1])
+    assert paired.base == pytest.approx(scores[1])
     base = tables(0.7, 1)
     better = [base[0].copy()]
     wrong = np.flatnonzero(base[0][:, 0] != base[0][:, 1])[:20]
@@ -122,14 +127,14 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
             np.stack([np.where(draw.random(200) < share, label, 1 - label), label], 1)
             for share in (0.7, 0.75)
         )
-        found = resampling.paired_bootstrap(
+        paired = resampling.paired_bootstrap(
             resampling.accuracy, [base.astype(float)], [other.astype(float)], draws=300
         )
-        held += found.low <= 5.0 <= found.high
+        held += paired.low <= 5.0 <= paired.high
     assert 0.85 <= held / 60 <= 1.0
 
 
-@pytest.mark.parametrize("arms", [([np.ones((3, 2))], [np.ones((4, 2))]), ([], [])])
-def test_unequal_examples_are_refused(arms: Any) -> None:
+@pytest.mark.parametrize("variants", [([np.ones((3, 2))], [np.ones((4, 2))]), ([], [])])
+def test_unequal_examples_are_refused(variants: Any) -> None:
     with pytest.raises(ArgumentError, match="needs the same examples in every run"):
-        resampling.paired_bootstrap(resampling.accuracy, *arms)
+        resampling.paired_bootstrap(resampling.accuracy, *variants)

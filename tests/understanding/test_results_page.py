@@ -1,4 +1,4 @@
-"""The tables of docs/results.md say what the records say."""
+"""The tables of docs/results.md match the records."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def test_the_page_is_up_to_date() -> None:
     assert results.filled(page, ROOT / "docs" / "records") == page
 
 
-def test_tables_are_made_of_all_records_in_the_papers_order(tmp_path: Path) -> None:
+def test_tables_list_all_records_in_the_papers_order(tmp_path: Path) -> None:
     (tmp_path / "glue").mkdir()
     for name, by in (("rte", -2.0), ("cola", 3.0), ("sst2", 0.5)):
         (tmp_path / "glue" / f"{name}.json").write_text(
             json.dumps(comparison("small", by, 2)), encoding="utf-8"
         )
-    made = results.filled("before\n<!-- glue -->\nformer\n<!-- /glue -->\nafter\n", tmp_path)
-    assert made.startswith("before\n<!-- glue -->\n| config |")
-    assert made.endswith("<!-- /glue -->\nafter\n")
-    assert "former" not in made
-    lines = [line for line in made.splitlines() if "| valid |" in line]
+    page = results.filled("before\n<!-- glue -->\nformer\n<!-- /glue -->\nafter\n", tmp_path)
+    assert page.startswith("before\n<!-- glue -->\n| config |")
+    assert page.endswith("<!-- /glue -->\nafter\n")
+    assert "former" not in page
+    lines = [line for line in page.splitlines() if "| valid |" in line]
     assert [row.split(" | ")[0] for row in lines] == ["| cola", "| sst2", "| rte"]
     assert (
         "| 50.00 | 53.00 | +3.00 | +2.00 to +4.00 | 0.500 | 1,234 | 50.00, 50.00 | 53.00, 53.00 |"
@@ -59,14 +59,14 @@ def test_tables_are_made_of_all_records_in_the_papers_order(tmp_path: Path) -> N
     )
     assert (
         len(lines[0].split("|"))
-        == len(made.splitlines()[2].split("|"))
-        == len(made.splitlines()[3].split("|"))
+        == len(page.splitlines()[2].split("|"))
+        == len(page.splitlines()[3].split("|"))
     )
-    assert "2 wins, 1 losses, 0 ties; by intervals that exclude 0: 1 wins, 1 losses, 1 open" in made
-    assert results.filled(made, tmp_path) == made
+    assert "2 wins, 1 losses, 0 ties; by intervals that exclude 0: 1 wins, 1 losses, 1 open" in page
+    assert results.filled(page, tmp_path) == page
 
 
-def test_one_seed_is_not_told_twice(tmp_path: Path) -> None:
+def test_a_single_seed_has_no_columns_by_seed(tmp_path: Path) -> None:
     (tmp_path / "race").mkdir()
     (tmp_path / "race" / "race.json").write_text(
         json.dumps(comparison("race", 1.0, 1)), encoding="utf-8"
@@ -80,7 +80,7 @@ def test_a_table_without_records_is_an_error(tmp_path: Path) -> None:
     assert stopped.value.code == 2
 
 
-def test_check_tells_a_page_that_is_behind(
+def test_check_reports_an_outdated_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "docs" / "records" / "race").mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_check_tells_a_page_that_is_behind(
     assert page.read_text(encoding="utf-8") == "<!-- race -->\n<!-- /race -->\n"
     drawn: list[Path] = []
     monkeypatch.setattr(results, "curves", lambda records: {"from": records})
-    monkeypatch.setattr(results, "draw", lambda found, path: drawn.extend((found["from"], path)))
+    monkeypatch.setattr(results, "draw", lambda panels, path: drawn.extend((panels["from"], path)))
     monkeypatch.setattr(sys, "argv", ["results.py"])
     results.main()
     assert drawn == [
@@ -111,15 +111,15 @@ def test_check_tells_a_page_that_is_behind(
 
 def test_curves_begin_at_the_base_and_end_at_the_runs_own_scores(tmp_path: Path) -> None:
     records = ROOT / "docs" / "records" / "mlm"
-    found = results.curves(records)
-    assert list(found) == list(results.CURVES)
+    panels = results.curves(records)
+    assert list(panels) == list(results.CURVES)
     for title, (base, *trained) in results.CURVES.items():
-        for points, run in zip(found[title].values(), trained, strict=True):
+        for points, run in zip(panels[title].values(), trained, strict=True):
             scores = {
                 name: json.loads((records / name / "scores.json").read_text(encoding="utf-8"))
                 for name in (base, run)
             }
             assert points[0] == (0, scores[base]["valid"]["loss"]["score"])
             assert points[-1][1] == pytest.approx(scores[run]["valid"]["loss"]["score"], rel=1e-6)
-    results.draw(found, tmp_path / "curves.png")
+    results.draw(panels, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"

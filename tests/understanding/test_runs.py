@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from floater.tasks.glue.problem import Glue, GlueConfig
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from command_line import mistake
-from command_line import said as told
+from command_line import mistake, said
 from floater.errors import ConfigError, DataError, RunError
+from floater.runs.comparison import COMPARISON, Comparison, StartCheck
 from floater.runs.folder import RunFolder
-from floater.tasks.understanding import compare, run
+from floater.tasks.glue.task import GlueConfig, GlueTask
 from floater.tasks.understanding.models import load_trained, locate
+from floater.training.build_trainer import build_trainer
+from floater.training.run import run
 
 from .worlds import glue, rte, write_lines, write_model
 
@@ -33,7 +34,7 @@ def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
 
 
 def train(settings: dict[str, Any], path: Path, **options: Any) -> RunFolder:
-    return run.train(Glue, GlueConfig(**settings), path, **options)
+    return run(GlueTask(GlueConfig(**settings)), path, **options)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,10 @@ def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
     """With dropout and weight decay, through all of fine-tuning: losses, weights, predictions."""
     settings = glue(world, name, kind, training={"freeze_flow": True})
     config = GlueConfig(**settings)
-    runs = {arm: run.train(Glue, made, tmp_path / arm) for arm, made in config.arms().items()}
+    runs = {
+        variant: run(GlueTask(variant_config), tmp_path / variant)
+        for variant, variant_config in config.variants().items()
+    }
     assert (
         runs["floater"].facts()["position_parameters"]
         > 0
@@ -72,10 +76,10 @@ def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
 def test_trained_dynamics_move_and_are_measured(
     world: Path, trained: RunFolder, tmp_path: Path
 ) -> None:
-    base = run.train(Glue, GlueConfig(**glue(world)).bare(), tmp_path / "base")
-    assert losses(base)[0] == losses(trained)[0], "the arms begin as one model"
+    base = run(GlueTask(GlueConfig(**glue(world)).bare()), tmp_path / "base")
+    assert losses(base)[0] == losses(trained)[0], "the variants begin as one model"
     assert losses(base) != losses(trained)
-    model: Any = load_trained(Glue(GlueConfig(**glue(world))), trained.model)
+    model: Any = load_trained(GlueTask(GlueConfig(**glue(world))), trained.model)
     assert any(parameter.abs().sum() > 0 for parameter in [model.floater.encoder.initial])
     assert model.floater.positions == "keep"
     facts = trained.facts()
@@ -86,9 +90,8 @@ def test_trained_dynamics_move_and_are_measured(
     rows = json.loads((trained.predictions / "valid.json").read_text())
     assert len(rows) == 20
     assert {row["prediction"] for row in rows} <= {"entailment", "not_entailment"}
-    assert trained.scores()["valid"]["accuracy"]["signature"].startswith(
-        "accuracy|glue rte|scikit-learn:"
-    )
+    score = trained.scores().sets["valid"].scores["accuracy"]
+    assert score.signature.startswith("accuracy|glue rte|scikit-learn:")
 
 
 class Stop(Exception):
@@ -104,22 +107,21 @@ class StopAfter(TrainerCallback):
             raise Stop
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(
+def test_a_resumed_run_ends_in_the_same_bits(
     world: Path, trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = glue(world, training=KEEPING)
     with monkeypatch.context() as patch:
-        make = run.make_trainer
 
         def stopping(*args: Any) -> Any:
-            made = make(*args)
-            made.add_callback(StopAfter(3))
-            return made
+            trainer = build_trainer(*args)
+            trainer.add_callback(StopAfter(3))
+            return trainer
 
-        patch.setattr(run, "make_trainer", stopping)
+        patch.setattr("floater.training.run.build_trainer", stopping)
         with pytest.raises(Stop):
             train(settings, tmp_path / "run")
-    with pytest.raises(RunError, match="holds a run already; go on with --resume"):
+    with pytest.raises(RunError, match="holds a run already; continue it with --resume"):
         train(settings, tmp_path / "run")
     with pytest.raises(
         RunError, match=r"was started with training\.lr = 0\.001, but the config now says 0\.002"
@@ -138,9 +140,25 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert again.facts()["training_seconds"] == before
 
 
+def test_checkpoints_are_deleted_only_after_the_run_is_marked_finished(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[tuple[bool, bool]] = []
+    clean_up = GlueTask.clean_up
+
+    def observed(task: GlueTask, folder: RunFolder) -> None:
+        states.append((folder.finished(), folder.checkpoints.exists()))
+        clean_up(task, folder)
+
+    monkeypatch.setattr(GlueTask, "clean_up", observed)
+    folder = train(glue(world, training={"updates": 1}), tmp_path / "run")
+    assert states == [(True, True)]
+    assert not folder.checkpoints.exists()
+
+
 def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> None:
     """Every row in one update, in one batch or in several of unequal sizes."""
-    found = []
+    curves = []
     for batch, accumulate in ((48, 1), (20, 3)):
         settings = glue(
             world,
@@ -148,8 +166,8 @@ def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> N
             model={"dropout": 0.0},
             training={"batch": batch, "accumulate": accumulate, "updates": 2},
         )
-        found.append(losses(train(settings, tmp_path / str(batch))))
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
+        curves.append(losses(train(settings, tmp_path / str(batch))))
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
 
 
 def test_evaluate_on_any_file(
@@ -160,55 +178,59 @@ def test_evaluate_on_any_file(
     tmp_path: Path,
 ) -> None:
     other = rte(tmp_path / "other.tsv", 30, 9)
-    said = told(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
-    assert "other: accuracy" in said
-    assert "(30 examples)" in said
-    assert trained.scores()["other"]["examples"] == 30
+    output = said(monkeypatch, capsys, "evaluate", trained.path, "--data", other)
+    assert "other: accuracy" in output
+    assert "(30 examples)" in output
+    assert trained.scores().sets["other"].examples == 30
     unlabelled = write_lines(
         tmp_path / "test.tsv",
         ["index\tsentence1\tsentence2", "0\tthe dog\ta cat runs", "1\tbig\tsmall"],
     )
-    assert "no labels, so no score" in told(
+    assert "no labels, so no score" in said(
         monkeypatch, capsys, "evaluate", trained.path, "--data", unlabelled
     )
     assert len(json.loads((trained.predictions / "test.json").read_text())) == 2
-    said = told(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
-    assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in said
+    output = said(monkeypatch, capsys, "evaluate", trained.path, "--against", trained.path)
+    assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in output
     assert mistake(monkeypatch, capsys, "evaluate", trained.path, "--beam", 3).endswith(
-        "`--beam` belongs to translation, but " + f"{trained.path} is a run of glue; use --data."
+        f"`--beam` does not apply to {trained.path}, which is a run of glue; use --against, "
+        "--data, --model, --name."
     )
 
 
-def test_both_arms_from_one_config(
+def test_both_variants_from_one_config(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "tiny-rte.yaml"
     path.write_text(yaml.safe_dump(glue(world, training={"updates": 2, "keep_model": False})))
-    said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
-    assert "| tiny-rte | valid | **accuracy** | floater |" in said
-    assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", said)
-    assert "before training: the arms' logits on 20 inputs are identical to the bit." in said
-    assert (tmp_path / "out" / "comparison.md").read_text().strip() == said.strip()
-    found = json.loads((tmp_path / "out" / "tiny-rte" / "comparison.json").read_text())
-    assert len(found["arms"]["floater"]["valid"]["accuracy"]["seeds"]["base"]) == 2
-    assert found["start"]["1"]["identical"]
-    for arm in ("base-0", "base-1", "floater-0", "floater-1"):
-        folder = RunFolder.existing(tmp_path / "out" / "tiny-rte" / arm)
-        assert folder.facts()["finished"]
+    output = said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    assert "| tiny-rte | valid | **accuracy** | floater |" in output
+    assert re.search(r"counted as the paper does: \d wins, \d losses, \d ties", output)
+    assert "before training: the variants' logits on 20 inputs are identical to the bit." in output
+    assert (tmp_path / "out" / "comparison.md").read_text().strip() == output.strip()
+    comparison = Comparison.from_file(tmp_path / "out" / "tiny-rte" / COMPARISON)
+    (row,) = comparison.rows
+    assert (row.variant, row.test_set, row.measure) == ("floater", "valid", "accuracy")
+    assert len(row.seeds["base"]) == 2
+    assert comparison.start["1"].identical
+    for name in ("base-0", "base-1", "floater-0", "floater-1"):
+        folder = RunFolder.existing(tmp_path / "out" / "tiny-rte" / name)
+        assert folder.finished()
         assert not folder.model.exists()
     assert "holds runs already" in mistake(
         monkeypatch, capsys, "compare", path, "--out", tmp_path / "out"
     )
-    monkeypatch.setattr(compare, "start", None)  # what is finished is not made again
-    monkeypatch.setattr(run, "start", None)
-    assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+    monkeypatch.setattr(GlueTask, "build_model", None)  # finished runs are not repeated
+    assert (
+        said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == output
+    )
 
 
-def test_the_look_before_training_sees_a_difference(world: Path) -> None:
+def test_the_check_before_training_detects_a_difference(world: Path) -> None:
     settings = glue(world, positions={"encoder": {"kind": "flow", "initial_scale": 0.5}})
-    arms = GlueConfig(**settings).arms()
-    found = compare.identical_at_start([Glue(arm) for arm in arms.values()])
-    assert found == {"identical": False, "inputs": 20, "fresh_in_place_of_trained": False}
+    task = GlueTask(GlueConfig(**settings))
+    start = task.check_start(list(task.variants(0).values()))
+    assert start == StartCheck(identical=False, inputs=20, fresh_in_place_of_trained=False)
 
 
 def test_half_precision_checkpoints_are_trained_in_full(tmp_path: Path) -> None:
@@ -218,7 +240,7 @@ def test_half_precision_checkpoints_are_trained_in_full(tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in weights(folder).values()} == {torch.float32}
 
 
-def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "a_package"
     (package / "weights").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
@@ -229,8 +251,8 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert locate("FacebookAI/roberta-base") == "FacebookAI/roberta-base"
     for name, message in (
         ("pip:a_package", "must be a folder with a config.json"),
-        ("pip:no_such_package/weights", "'no_such_package' is none"),
-        ("../nowhere/model", "but ../nowhere/model is none"),
+        ("pip:no_such_package/weights", "'no_such_package' is not one"),
+        ("../nowhere/model", "but ../nowhere/model is none of them"),
     ):
         with pytest.raises(ConfigError, match=message):
             locate(name)
@@ -243,7 +265,7 @@ def test_where_models_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             {"model": {"name": "../no/such/folder"}},
             "`name` of `model` must be a folder with a config.json, a name on the hub",
         ),
-        ({"data": {"name": "rtx"}}, "data: `name` of DataConfig: input should be 'cola', 'sst2'"),
+        ({"data": {"name": "rtx"}}, "data: `name` of GlueData: input should be 'cola', 'sst2'"),
         (
             {"training": {"part": "flow"}, "positions": {"encoder": None}},
             "`part` of `training` is flow, which needs an encoder",
@@ -309,8 +331,8 @@ def test_a_runs_own_scores_are_never_replaced_by_others(
         "strange",
     )
     assert (
-        "must tell entailment, not_entailment apart, but tells 0, 1: another task's weights."
-        in wrong
+        "must predict the labels entailment, not_entailment, but predicts 0, 1: the weights of "
+        "another task." in wrong
     )
     assert (trained.path / "scores.json").read_text() == before
     assert (stranger.path / "scores.json").read_text() == theirs
@@ -330,16 +352,18 @@ def test_a_runs_own_scores_are_never_replaced_by_others(
     assert "must have labels for a comparison" in wrong
 
 
-def test_what_was_measured_since_does_not_stop_a_comparison(
+def test_later_evaluations_do_not_stop_a_comparison(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "rte.yaml"
     path.write_text(yaml.safe_dump(glue(world, training={"updates": 1}, compare={"seeds": [0]})))
-    said = told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
+    output = said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out")
     base, other = (tmp_path / "out" / "rte" / name for name in ("base-0", "floater-0"))
-    told(monkeypatch, capsys, "evaluate", base, "--against", other)
-    told(monkeypatch, capsys, "evaluate", base, "--data", rte(tmp_path / "more.tsv", 8, 3))
-    assert told(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == said
+    said(monkeypatch, capsys, "evaluate", base, "--against", other)
+    said(monkeypatch, capsys, "evaluate", base, "--data", rte(tmp_path / "more.tsv", 8, 3))
+    assert (
+        said(monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--resume") == output
+    )
 
 
 def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
@@ -351,7 +375,7 @@ def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
         match=r"of update \d+ must be finite, but is (nan|inf): the training diverged\. Lower",
     ):
         train(settings, tmp_path / "run")
-    assert not RunFolder(tmp_path / "run").scores()
+    assert not RunFolder(tmp_path / "run").scores().sets
     assert not RunFolder(tmp_path / "run").model.exists()
 
 
@@ -363,20 +387,18 @@ def test_a_diverged_run_has_no_score(world: Path, tmp_path: Path) -> None:
         ({"compare": {"seeds": [0, 0]}}, "`seeds` must be different, but are 0, 0"),
         (
             {"data": {"more": {"train": "a.tsv"}}},
-            "must be plain ones other than train and valid, but one is 'train'",
+            "must be plain and other than train and valid, but one is 'train'",
         ),
         (
             {"data": {"more": {"a/b": "a.tsv"}}},
-            "must be plain ones other than train and valid, but one is 'a/b'",
+            "must be plain and other than train and valid, but one is 'a/b'",
         ),
         ({"positions": {"encoder": None}}, "`positions` must have an encoder to compare"),
     ],
 )
-def test_settings_that_would_mislead_are_refused(
-    world: Path, change: dict[str, Any], message: str
-) -> None:
+def test_misleading_settings_are_refused(world: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        GlueConfig(**glue(world, **change)).arms()
+        GlueConfig(**glue(world, **change)).variants()
 
 
 def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(
@@ -384,12 +406,12 @@ def test_short_inputs_and_models_with_an_encoder_are_refused_at_the_start(
 ) -> None:
     with pytest.raises(DataError, match="`max_length` must be at least"):
         train(glue(world, max_length=3), tmp_path / "run")
-    with pytest.raises(ConfigError, match="must be a model without an encoder of ours"):
+    with pytest.raises(ConfigError, match="must be a model without a FLOATER encoder"):
         train(glue(world, model={"name": str(trained.model)}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_flow_alone_is_compared_with_the_model_as_it_is(world: Path) -> None:
-    arms = GlueConfig(**glue(world, training={"part": "flow"})).arms()
-    assert arms["base"].training.part == "nothing"
-    assert arms["floater"].training.part == "flow"
+def test_a_flow_alone_is_compared_with_the_untrained_base(world: Path) -> None:
+    variants = GlueConfig(**glue(world, training={"part": "flow"})).variants()
+    assert variants["base"].training.part == "nothing"
+    assert variants["floater"].training.part == "flow"

@@ -1,6 +1,4 @@
-"""A tiny pretrained model with its tokenizer, and sentences whose labels can be learned, all
-written in moments.
-"""
+"""A tiny pretrained model with its tokenizer, and sentences whose labels can be learned."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def write_lines(path: Path, lines: list[str]) -> str:
 
 
 def sst2(path: Path, count: int, seed: int) -> str:
-    """Is there a `good` in it?"""
+    """Does the sentence contain `good`?"""
     draw = random.Random(seed)
     rows = [sentence(draw) for _ in range(count)]
     return write_lines(path, ["sentence\tlabel", *(f"{row}\t{int('good' in row)}" for row in rows)])
@@ -71,24 +69,24 @@ def rte(path: Path, count: int, seed: int) -> str:
     """Do both sentences begin with the same word?"""
     draw, lines = random.Random(seed), ["index\tsentence1\tsentence2\tlabel"]
     for number in range(count):
-        one, other = sentence(draw), sentence(draw)
+        first, other = sentence(draw), sentence(draw)
         if draw.random() < 0.5:
-            other = f"{one.split()[0]} {other}"
+            other = f"{first.split()[0]} {other}"
         lines.append(
-            f"{number}\t{one}\t{other}\t"
-            f"{'entailment' if one.split()[0] == other.split()[0] else 'not_entailment'}"
+            f"{number}\t{first}\t{other}\t"
+            f"{'entailment' if first.split()[0] == other.split()[0] else 'not_entailment'}"
         )
     return write_lines(path, lines)
 
 
 def stsb(path: Path, count: int, seed: int) -> str:
-    """How many words have both?"""
+    """How many words do the sentences share?"""
     draw, lines = random.Random(seed), ["index\tsentence1\tsentence2\tscore"]
     for number in range(count):
-        one, other = sentence(draw), sentence(draw)
+        first, other = sentence(draw), sentence(draw)
         lines.append(
-            f"{number}\t{one}\t{other}\t"
-            f"{min(5.0, len({*one.split()} & {*other.split()}) * 1.0):.3f}"
+            f"{number}\t{first}\t{other}\t"
+            f"{min(5.0, len({*first.split()} & {*other.split()}) * 1.0):.3f}"
         )
     return write_lines(path, lines)
 
@@ -97,18 +95,16 @@ FILES = {"sst2": sst2, "rte": rte, "stsb": stsb}
 
 
 def glue(folder: Path, name: str = "rte", kind: str = "roberta", **changes: Any) -> dict[str, Any]:
-    """Settings of a GLUE run whose model and data lie in a folder; made there if they are not
-    yet.
-    """
+    """Settings of a GLUE run; its model and data are written to a folder, the model once."""
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / kind.replace(" ", "-")
     if not model.exists():
         write_model(model, kind)
     files = {
-        part: FILES[name](folder / f"{name}.{part}.tsv", count, seed)
-        for part, count, seed in (("train", 48, 1), ("valid", 20, 2))
+        split: FILES[name](folder / f"{name}.{split}.tsv", count, seed)
+        for split, count, seed in (("train", 48, 1), ("valid", 20, 2))
     }
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "task": "glue",
         "model": {"name": str(model)},
         "data": {"name": name, **files},
@@ -124,28 +120,26 @@ def glue(folder: Path, name: str = "rte", kind: str = "roberta", **changes: Any)
         "compare": {"seeds": [0, 1], "draws": 200},
     }
     for key, value in changes.items():
-        found[key] = (
-            {**found[key], **value}
-            if isinstance(found.get(key), dict) and isinstance(value, dict)
+        settings[key] = (
+            {**settings[key], **value}
+            if isinstance(settings.get(key), dict) and isinstance(value, dict)
             else value
         )
-    return found
+    return settings
 
 
 def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any]:
-    """Settings of a masked-LM run whose model and text lie in a folder; made there if they are not
-    yet.
-    """
+    """Settings of a masked-LM run; its model and text are written to a folder, the model once."""
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / kind.replace(" ", "-")
     if not model.exists():
         write_model(model, kind)
     files = {
-        part: [write_lines(folder / f"{part}.txt", text(count, seed))]
-        for part, count, seed in (("train", 60, 1), ("valid", 20, 2))
+        split: [write_lines(folder / f"{split}.txt", text(count, seed))]
+        for split, count, seed in (("train", 60, 1), ("valid", 20, 2))
     }
     training = {"batch": 8, "lr": 0.01, "weight_decay": 0.0, "log_every": 1}
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "task": "masked_lm",
         "model": {"name": str(model), "dropout": 0.0},
         "data": files,
@@ -157,9 +151,9 @@ def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any
         "compare": {"seeds": [0], "draws": 200},
     }
     for key, value in changes.items():
-        found[key] = (
-            {**found[key], **value}
-            if isinstance(found.get(key), dict) and isinstance(value, dict)
+        settings[key] = (
+            {**settings[key], **value}
+            if isinstance(settings.get(key), dict) and isinstance(value, dict)
             else value
         )
-    return found
+    return settings

@@ -24,7 +24,7 @@ from .understanding.comparison_tables import describe_start, markdown
 from .understanding.evaluation import describe_difference
 
 START = "start.json"
-"""File of a comparison with what was found before training, by seed."""
+"""File of a comparison with the checks before training, by seed."""
 
 
 def compare_configs(

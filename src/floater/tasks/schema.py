@@ -1,6 +1,4 @@
-"""JSON data files, checked field by field: what is wrong is said in one line that names its
-place.
-"""
+"""JSON data files, checked field by field; an error names the file and the location in it."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from ..files import read_lines
 T = TypeVar("T")
 _KINDS = {
     str: "text",
-    int: "a whole number",
+    int: "an integer",
     bool: "true or false",
     list: "a list",
     dict: "an object",
@@ -22,13 +20,13 @@ _KINDS = {
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file, plain or .gz, holds."""
+    """Read a JSON file, plain or .gz."""
     return _parse("\n".join(read_lines(path)), path, 0)
 
 
 def read_json_lines(path: Path) -> list[tuple[str, Any]]:
-    """What each line of a JSON lines file, plain or .gz, holds, after the name of its place; empty
-    lines are passed over.
+    """Read a JSON lines file, plain or .gz, as pairs of a location for messages and the content of
+    the line; empty lines are skipped.
     """
     rows = enumerate(read_lines(path), 1)
     return [
@@ -38,12 +36,12 @@ def read_json_lines(path: Path) -> list[tuple[str, Any]]:
     ]
 
 
-def _parse(text: str, path: Path, above: int) -> Any:
+def _parse(text: str, path: Path, lines_before: int) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}, line {above + error.lineno}: must be JSON, but is not: {error.msg}."
+            f"{path}, line {lines_before + error.lineno}: must be JSON, but is not: {error.msg}."
         ) from None
     except ValueError as error:  # such as a number of thousands of digits
         raise DataError(
@@ -56,34 +54,34 @@ def _parse(text: str, path: Path, above: int) -> Any:
         ) from None
 
 
-def field(holder: Any, key: str, kind: type[T], place: str) -> T:
-    """The value of a key, which must be there and of a kind.
+def field(entry: Any, key: str, kind: type[T], location: str) -> T:
+    """The value of a key, which must exist and have a certain type.
 
     Args:
-        holder: what should be an object with that key.
+        entry: what should be an object with that key.
         key: its name.
         kind: str, int, bool, list or dict.
-        place: where in which file, for the message.
+        location: file and place in it, for messages.
     """
-    if not isinstance(holder, dict):
-        raise DataError(f"{place}: must be an object with `{key}`, but is {brief(holder)}.")
-    if key not in holder:
+    if not isinstance(entry, dict):
+        raise DataError(f"{location}: must be an object with `{key}`, but is {brief(entry)}.")
+    if key not in entry:
         raise DataError(
-            f"{place}: must have `{key}`, but has {', '.join(map(str, holder)) or 'nothing'}."
+            f"{location}: must have `{key}`, but has {', '.join(map(str, entry)) or 'nothing'}."
         )
-    return checked(holder[key], kind, f"`{key}`", place)
+    return checked(entry[key], kind, f"`{key}`", location)
 
 
-def checked(value: Any, kind: type[T], name: str, place: str) -> T:
-    """The value, which must be of a kind; text must be text that can be written as UTF-8."""
+def checked(value: Any, kind: type[T], name: str, location: str) -> T:
+    """Check the type of a value; text must also be encodable as UTF-8."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise DataError(f"{place}: {name} must be {_KINDS[kind]}, but is {brief(value)}.")
+        raise DataError(f"{location}: {name} must be {_KINDS[kind]}, but is {brief(value)}.")
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{place}: {name} must be Unicode text, but holds half of a surrogate pair; repair "
-                "the file."
+                f"{location}: {name} must be Unicode text, but holds half of a surrogate pair; "
+                "repair the file."
             ) from None
     return value

@@ -1,4 +1,4 @@
-"""Rows of named columns, from TSV files or the hub."""
+"""Tables with named columns, from TSV files or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any
 from ..errors import DataError
 from ..files import read_lines
 
-_LONGEST = 200  # characters of a header that a message repeats
-_BROKEN = 0.05  # share of broken rows up to which a file is taken without them
+_LONGEST = 200  # characters of a header that a message quotes
+_BROKEN = 0.05  # largest share of broken rows that may be skipped
 
 
 @dataclass(frozen=True)
-class Table:
-    """The cells of a TSV file, row by row, with the line each row stands in."""
+class TsvTable:
+    """The rows of a TSV file, with the line number of each."""
 
     path: Path
     columns: list[str]
     rows: list[list[str]]
     lines: list[int]
     broken: int = 0
-    """Rows that were left out."""
+    """Number of rows that were skipped."""
 
     def column(self, name: str) -> list[str]:
-        """The cells of a column, which must be there."""
+        """The cells of a column, which must exist."""
         if name not in self.columns:
-            named = ", ".join(self.columns)
-            named = named if len(named) <= _LONGEST else f"{named[:_LONGEST]} …"
+            header = ", ".join(self.columns)
+            header = header if len(header) <= _LONGEST else f"{header[:_LONGEST]} …"
             raise DataError(
-                f"{self.path}, line 1: must have a column {name!r}, but its header names {named}."
+                f"{self.path}, line 1: must have a column {name!r}, but its header names {header}."
             )
-        place = self.columns.index(name)
-        return [row[place] for row in self.rows]
+        index = self.columns.index(name)
+        return [row[index] for row in self.rows]
 
-    def place(self, row: int) -> str:
-        """Where a row stands, for a message."""
+    def location(self, row: int) -> str:
+        """File and line of a row, for messages."""
         return f"{self.path}, line {self.lines[row]}"
 
 
 def read_tsv(
     path: Path, header: Sequence[str] | None = None, *, skip_broken: bool = False
-) -> Table:
-    """A TSV file, plain or .gz. Quotes are text.
+) -> TsvTable:
+    """Read a TSV file, plain or .gz. Quotes have no special meaning.
 
     Args:
         path: the file.
-        header: names of the columns, where the file does not begin with them.
-        skip_broken: leave out rows that do not have a cell for every column, if they are few,
-            instead of refusing the file.
+        header: names of the columns, for files without a header.
+        skip_broken: skip rows with a wrong number of cells if there are few of them, instead of
+            refusing the file.
     """
     lines = read_lines(path)
     columns = lines.pop(0).split("\t") if header is None else list(header)
@@ -64,22 +64,23 @@ def read_tsv(
             broken.append((number, len(cells)))
     if broken and not (skip_broken and len(broken) <= _BROKEN * len(lines)):
         number, count = broken[0]
-        more = f"; so have {len(broken) - 1:,} further lines" if skip_broken else ""
+        more = f"; {len(broken) - 1:,} further lines are broken too" if skip_broken else ""
         raise DataError(
             f"{path}, line {number}: must have {len(columns)} columns, but has {count}{more}."
         )
     if not rows:
         raise DataError(f"{path} must hold at least one row below its header, but holds none.")
-    return Table(path, columns, rows, numbers, len(broken))
+    return TsvTable(path, columns, rows, numbers, len(broken))
 
 
-def from_hub(name: str, config: str, part: str) -> Any:
-    """One part of a data set of the Hugging Face hub."""
+def from_hub(name: str, config: str, split: str) -> Any:
+    """Load one split of a data set of the Hugging Face hub."""
     from datasets import load_dataset  # noqa: PLC0415  (slow to import, and only needed here)
 
     try:
-        return load_dataset(name, config, split=part)
+        return load_dataset(name, config, split=split)
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"The data set {name} ({config}, {part}) cannot be loaded: {str(error).splitlines()[0]}"
+            f"The data set {name} ({config}, {split}) cannot be loaded: "
+            f"{str(error).splitlines()[0]}"
         ) from None

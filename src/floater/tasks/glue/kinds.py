@@ -1,4 +1,4 @@
-"""GLUE's tasks as data: their columns, labels and measures."""
+"""The columns, labels and measures of each GLUE task."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Name = Literal["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte"]
 
 @dataclass(frozen=True)
 class GlueKind:
-    """One task.
+    """A GLUE task.
 
     Attributes:
         texts: columns of the one or two sentences in the original TSV files.
         label: column of the label.
-        labels: its values, in the order of the hub's numbers; None where it is a number to predict.
-        measures: the main one first, as RoBERTa's paper reports it.
+        labels: its values, in the order of the hub's class numbers; None for a regression task.
+        measures: as in RoBERTa's paper, the main one first.
         hub_texts: columns of the sentences on the hub.
-        header: names of the columns, where the files have none.
-        broken_rows: the original files have rows with missing columns, which everybody leaves out.
+        header: names of the columns, if the files have no header.
+        broken_rows: whether the original files have rows with missing cells, which are skipped.
     """
 
     texts: tuple[str, ...]
@@ -31,8 +31,8 @@ class GlueKind:
     broken_rows: bool = False
 
 
-_TWO = ("sentence1", "sentence2")
-_FOLLOWS = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+_ENTAILMENT = ("entailment", "not_entailment")
 GLUE_TASKS: dict[Name, GlueKind] = {
     "cola": GlueKind(
         ("sentence",),
@@ -43,7 +43,7 @@ GLUE_TASKS: dict[Name, GlueKind] = {
         header=("source", "label", "author_mark", "sentence"),
     ),
     "sst2": GlueKind(("sentence",), "label", ("0", "1"), ("accuracy",), ("sentence",)),
-    "mrpc": GlueKind(("#1 String", "#2 String"), "Quality", ("0", "1"), ("accuracy", "f1"), _TWO),
+    "mrpc": GlueKind(("#1 String", "#2 String"), "Quality", ("0", "1"), ("accuracy", "f1"), _PAIR),
     "qqp": GlueKind(
         ("question1", "question2"),
         "is_duplicate",
@@ -52,16 +52,16 @@ GLUE_TASKS: dict[Name, GlueKind] = {
         ("question1", "question2"),
         broken_rows=True,
     ),
-    "stsb": GlueKind(_TWO, "score", None, ("pearson", "spearman"), _TWO),
+    "stsb": GlueKind(_PAIR, "score", None, ("pearson", "spearman"), _PAIR),
     "mnli": GlueKind(
-        _TWO,
+        _PAIR,
         "gold_label",
         ("entailment", "neutral", "contradiction"),
         ("accuracy",),
         ("premise", "hypothesis"),
     ),
     "qnli": GlueKind(
-        ("question", "sentence"), "label", _FOLLOWS, ("accuracy",), ("question", "sentence")
+        ("question", "sentence"), "label", _ENTAILMENT, ("accuracy",), ("question", "sentence")
     ),
-    "rte": GlueKind(_TWO, "label", _FOLLOWS, ("accuracy",), _TWO),
+    "rte": GlueKind(_PAIR, "label", _ENTAILMENT, ("accuracy",), _PAIR),
 }

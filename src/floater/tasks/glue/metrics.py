@@ -1,4 +1,4 @@
-"""GLUE's measures by scikit-learn and scipy, and the same ones for resampling."""
+"""GLUE's measures, computed by scikit-learn and scipy, and the same measures for resampling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESAMPLED: dict[str, Measure] = {
 
 
 def score(measure: str, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """A measure in per cent; a correlation with a constant is 0."""
+    """Compute a measure in per cent; a correlation with constant values is 0."""
     return 100 * _MEASURES[measure](predictions, labels)
 
 

@@ -1,8 +1,8 @@
-"""A GLUE task: its config, inputs, loss and scores."""
+"""The GLUE task: config, inputs, loss and scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 
 from ...config import Config, Count
 from ...errors import DataError, RunError
-from ..padding import PadRight
 from ..understanding.config import FurtherSets, UnderstandingConfig
-from ..understanding.problem import Batch, Measure, Predictions, forward
+from ..understanding.problem import Batch, Measure, Predictions, forward, limit
 from ..understanding.task import UnderstandingTask
 from . import data
 from .data import Sentences
@@ -27,23 +26,23 @@ from .metrics import RESAMPLED, score
 
 
 class GlueData(Config):
-    """Which of GLUE's tasks, and where it lies."""
+    """Which GLUE task, and where its data is."""
 
     name: Name
     train: Path | None = None
-    """A TSV file of the original layout, plain or .gz."""
+    """A TSV file in the original layout, plain or .gz."""
     valid: Path | None = None
     more: FurtherSets[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name, such as `mismatched`."""
     hub: bool = False
-    """Take train and validation (for MNLI matched, and mismatched too) from the hub instead."""
+    """Load the training and validation splits (for MNLI matched and mismatched) from the hub."""
     max_train: Count | None = None
-    """Train on so many rows only; they are drawn once, the same for every run."""
+    """Train on this many rows only; every run uses the same ones."""
     max_valid: Count | None = None
-    """Evaluate on so many rows only."""
+    """Evaluate on this many rows only."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> GlueData:
+    def _has_one_source(self) -> GlueData:
         if self.hub == (self.train is not None) or (self.train is None) != (self.valid is None):
             raise ValueError("give either `train` and `valid` (files) or `hub: true`")
         return self
@@ -56,8 +55,8 @@ class GlueConfig(UnderstandingConfig):
     data: GlueData
 
 
-class Inputs(Dataset[dict[str, Any]]):
-    """Encoded sentences, with their labels if they are wanted."""
+class GlueInputs(Dataset[dict[str, Any]]):
+    """Encoded sentences, for training with their labels."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self._rows = rows
@@ -73,8 +72,8 @@ class Inputs(Dataset[dict[str, Any]]):
         return np.array([len(row["input_ids"]) for row in self._rows])
 
 
-class GlueTask(UnderstandingTask[Sentences, Inputs]):
-    """One of GLUE's tasks."""
+class GlueTask(UnderstandingTask[Sentences, GlueInputs]):
+    """Classify sentences or pairs of sentences, or predict a number for them."""
 
     auto_class = AutoModelForSequenceClassification
     config: GlueConfig
@@ -89,29 +88,28 @@ class GlueTask(UnderstandingTask[Sentences, Inputs]):
         return {name: RESAMPLED[name] for name in self._kind.measures}
 
     def splits(self) -> dict[str, Sentences]:
-        where = self.config.data
-        if where.hub:
-            further = "_matched" if where.name == "mnli" else ""
-            found = {
-                "train": data.read_hub(where.name, "train"),
-                "valid": data.read_hub(where.name, f"validation{further}"),
+        settings = self.config.data
+        if settings.hub:
+            suffix = "_matched" if settings.name == "mnli" else ""
+            splits = {
+                "train": data.read_hub(settings.name, "train"),
+                "valid": data.read_hub(settings.name, f"validation{suffix}"),
             }
-            if where.name == "mnli":
-                found["mismatched"] = data.read_hub(where.name, "validation_mismatched")
+            if settings.name == "mnli":
+                splits["mismatched"] = data.read_hub(settings.name, "validation_mismatched")
         else:
-            files = {"train": where.train, "valid": where.valid, **where.more}
-            found = {
-                name: data.read(path, where.name)
+            files = {"train": settings.train, "valid": settings.valid, **settings.more}
+            splits = {
+                name: data.read(path, settings.name)
                 for name, path in files.items()
                 if path is not None
             }
-        for name, split in found.items():
+        for split in splits.values():
             if split.labels is None:
                 raise DataError(
                     f"{split.name} must have labels ({self._kind.label}), but has none."
                 )
-            found[name] = split.some(where.max_train if name == "train" else where.max_valid)
-        return found
+        return limit(splits, settings.max_train, settings.max_valid)
 
     def read(self, path: Path) -> Sentences:
         return data.read(path, self.config.data.name)
@@ -127,25 +125,23 @@ class GlueTask(UnderstandingTask[Sentences, Inputs]):
 
     def encode(
         self, split: Sentences, tokenizer: PreTrainedTokenizerBase, *, training: bool
-    ) -> Inputs:
+    ) -> GlueInputs:
         sides = [list(side) for side in zip(*split.texts, strict=True)]
         least = tokenizer.num_special_tokens_to_add(pair=len(sides) > 1) + len(sides)
         if self.config.max_length < least:
             raise DataError(
-                f"`max_length` must be at least {least}, room for a token of each sentence and the "
-                f"special ones, but is {self.config.max_length}."
+                f"`max_length` must be at least {least}, for one token of each sentence and the "
+                f"special tokens, but is {self.config.max_length}."
             )
-        found = tokenizer(*sides, truncation=True, max_length=self.config.max_length)
+        encoded = tokenizer(*sides, truncation=True, max_length=self.config.max_length)
         rows = [
-            dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)
+            dict(zip(encoded, values, strict=True))
+            for values in zip(*encoded.values(), strict=True)
         ]
         if training and split.labels is not None:
             for row, label in zip(rows, split.labels.tolist(), strict=True):
                 row["labels"] = label
-        return Inputs(rows)
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
-        return PadRight(tokenizer.pad_token_id)
+        return GlueInputs(rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         labels = batch["labels"]
@@ -158,7 +154,7 @@ class GlueTask(UnderstandingTask[Sentences, Inputs]):
         return {"logits": forward(model, batch).logits}
 
     def judge(
-        self, split: Sentences, features: Inputs, outputs: Mapping[str, np.ndarray]
+        self, split: Sentences, features: GlueInputs, outputs: Mapping[str, np.ndarray]
     ) -> Predictions:
         logits, labels = outputs["logits"], self._kind.labels
         if not np.isfinite(logits).all():
@@ -167,19 +163,19 @@ class GlueTask(UnderstandingTask[Sentences, Inputs]):
                 "diverge? Lower `lr`."
             )
         if labels is None:
-            made = logits[:, 0].astype(np.float64)
-            said: list[Any] = made.tolist()
+            predicted = logits[:, 0].astype(np.float64)
+            values: list[Any] = predicted.tolist()
         else:
-            made = logits.argmax(1)
-            said = [labels[number] for number in made]
+            predicted = logits.argmax(1)
+            values = [labels[number] for number in predicted]
         rows = [
-            {"prediction": one, "logits": row}
-            for one, row in zip(said, logits.tolist(), strict=True)
+            {"prediction": value, "logits": row}
+            for value, row in zip(values, logits.tolist(), strict=True)
         ]
         table = (
             np.empty((0, 2))
             if split.labels is None
-            else np.stack([made, split.labels], 1).astype(np.float64)
+            else np.stack([predicted, split.labels], 1).astype(np.float64)
         )
         return Predictions(rows, table)
 

@@ -1,1 +1,1 @@
-"""Masked language modelling: pretrains the law of motion alone, on any text."""
+"""Masked language modelling: pretrain the dynamics alone, on any text."""

@@ -1,9 +1,9 @@
-"""Masked language modelling on any encoder: its config, loss and scores."""
+"""The masked language modelling task: config, loss and scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,6 @@ from ...errors import RunError
 from ...files import read_lines
 from ...runs.folder import RunFolder
 from ...training.run import run
-from ..padding import PadRight
 from ..tsv import from_hub
 from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig
 from ..understanding.models import lacks_head, locate
@@ -31,11 +30,13 @@ from ..understanding.resampling import ratio
 from ..understanding.task import UnderstandingTask
 from .text import Blocks, Text, cut, from_wikitext
 
-_VALID_SEED = 987654321  # what is hidden of held-out text: the same in every run
+_VALID_SEED = 987654321  # of the masked tokens of the validation set, the same in every run
+
+_COLUMNS = ("loss", "hidden", "right")  # of the table: sums over the masked tokens of a block
 
 
 class TextHub(Config):
-    """A data set of the hub with a column `text`."""
+    """A data set on the Hugging Face hub with a column `text`."""
 
     name: str = "Salesforce/wikitext"
     config: str = "wikitext-103-v1"
@@ -44,34 +45,34 @@ class TextHub(Config):
 
 
 class MaskedLMData(Config):
-    """The text: files of lines, or a data set of the hub."""
+    """The text: files of lines, or a data set on the hub."""
 
     train: tuple[Path, ...] = ()
     """Text files, plain or .gz."""
     valid: tuple[Path, ...] = ()
     hub: TextHub | None = None
     wikitext: bool = False
-    """The lines are WikiText's tokens: undo its marks."""
+    """The lines are WikiText's tokens, to be turned back into normal text."""
     apart: bool = False
-    """Each line is an example of its own, such as a sentence or a reaction; else the text runs on
-    from block to block.
+    """Each line is an example, such as a sentence or a reaction; by default lines are
+    concatenated and cut into blocks.
     """
     max_train: Count | None = None
-    """Train on the first so many blocks only."""
+    """Train on the first this many blocks only."""
     max_valid: Count | None = None
-    """Measure on the first so many blocks only."""
+    """Evaluate on the first this many blocks only."""
     share: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens that are hidden."""
+    """Share of the tokens that are masked."""
 
     @model_validator(mode="after")
-    def _somewhere(self) -> MaskedLMData:
+    def _has_one_source(self) -> MaskedLMData:
         if (self.hub is None) != bool(self.train) or bool(self.train) != bool(self.valid):
             raise ValueError("give either `train` and `valid` (lists of text files) or `hub`")
         return self
 
 
 class FlowTraining(FineTuning):
-    """How to train the encoder alone: one epoch."""
+    """How to train the position encoder alone: one epoch."""
 
     part: TrainedPart = "flow"
     epochs: Count = 1
@@ -81,7 +82,7 @@ class FlowTraining(FineTuning):
 
 
 class HeadTraining(FlowTraining):
-    """How to fit a head: until the held-out loss falls no more."""
+    """How to train a head: until the validation loss no longer falls."""
 
     part: TrainedPart = "head"
     epochs: Count = 20
@@ -90,19 +91,17 @@ class HeadTraining(FlowTraining):
 
 
 class HeadConfig(Config):
-    """How the language-model head is fitted where a checkpoint has none: alone, before anything
+    """How the language-model head is trained if the checkpoint has none: alone, before anything
     else.
     """
 
     run: Path | None = None
-    """Its run folder, which several runs may share; `head` inside the run's own folder unless
-    given.
-    """
+    """Its run folder, which several runs may share; default: `head` inside the run folder."""
     training: HeadTraining = HeadTraining()
 
 
 class MaskedConfig(UnderstandingConfig):
-    """One run of masked language modelling; unless told, one epoch of the encoder alone."""
+    """One run of masked language modelling; by default, one epoch of the encoder alone."""
 
     task: Literal["masked_lm"] = "masked_lm"
     data: MaskedLMData
@@ -111,7 +110,7 @@ class MaskedConfig(UnderstandingConfig):
     head: HeadConfig = HeadConfig()
 
     def variants(self) -> dict[str, UnderstandingConfig]:
-        """The base as it is; p(start) alone, with h ≡ 0; the dynamics."""
+        """The base model, the same with p(start) alone (h ≡ 0), and with the dynamics."""
         return {"base": self._with("nothing").bare(), "start": self._with("start"), "floater": self}
 
     def _with(self, part: Literal["nothing", "start"]) -> MaskedConfig:
@@ -119,7 +118,7 @@ class MaskedConfig(UnderstandingConfig):
 
 
 class MaskedLMTask(UnderstandingTask[Text, Blocks]):
-    """Guess the hidden tokens. The main measure is the loss a hidden token, in nats."""
+    """Predict masked tokens. The main measure is the loss per masked token, in nats."""
 
     auto_class = AutoModelForMaskedLM
     more_is_better = False
@@ -127,10 +126,10 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
     config_class = MaskedConfig
 
     def ready(self, path: Path, console: Console) -> MaskedLMTask:
-        """Train a language-model head where the checkpoint has none, once for all runs of it.
+        """Train a language-model head if the checkpoint has none, once for all runs that use it.
 
         Args:
-            path: run folder of the head, unless the config names one.
+            path: run folder of the head if the config names none.
             console: where to print progress.
         """
         config = self.config
@@ -138,7 +137,7 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
             return self
         folder = config.head.run or path
         changes = {"training": config.head.training, "seed": 0, "dynamics": None}
-        head = MaskedLMTask(config.model_copy(update=changes).bare())
+        head = HeadTask(config.model_copy(update=changes).bare())
         trained = head._is_trained(folder)
         console.print(
             f"{config.model.name} has no language-model head: "
@@ -152,7 +151,7 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
         return MaskedLMTask(config.model_copy(update={"model": base}))
 
     def _is_trained(self, path: Path) -> bool:
-        """Whether a folder holds this head, finished; data and lengths may differ."""
+        """Whether a folder holds this head, finished; data and `max_length` may differ."""
         folder = RunFolder(path)
         if not folder.started() or not folder.finished():
             return False
@@ -164,10 +163,10 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
         return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0)}
 
     def prime(self, model: nn.Module, train: Blocks) -> None:
-        """Let a new head begin with the frequencies of tokens and logits of deviation about 1, not
-        with wild guesses.
+        """Initialise a new head with the frequencies of tokens and logits of deviation about 1.
 
-        Its bias would need thousands of updates to get there. Square layers begin as the identity.
+        Its bias alone would need thousands of updates to get there. Square layers start as the
+        identity.
         """
         embeddings: Any = getattr(model, "get_output_embeddings", lambda: None)()
         if not isinstance(embeddings, nn.Linear):
@@ -175,46 +174,43 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
         inner = {id(module) for module in (*base_of(model).modules(), embeddings)}
         with torch.no_grad():
             if embeddings.bias is not None:
-                seen = (
-                    torch.from_numpy(train.counts(embeddings.out_features)).to(embeddings.bias) + 1
-                )
-                embeddings.bias.copy_((seen / seen.sum()).log())
-            length = embeddings.weight.norm(dim=1).mean()
-            for module in (one for one in model.modules() if id(one) not in inner):
+                counts = torch.from_numpy(train.counts(embeddings.out_features))
+                smoothed = counts.to(embeddings.bias) + 1
+                embeddings.bias.copy_((smoothed / smoothed.sum()).log())
+            norm = embeddings.weight.norm(dim=1).mean()
+            for module in model.modules():
+                if id(module) in inner:
+                    continue
                 if isinstance(module, nn.Linear) and module.in_features == module.out_features:
                     nn.init.eye_(module.weight)
                 elif isinstance(module, nn.LayerNorm):
-                    module.weight.fill_(1 / float(length))
+                    module.weight.fill_(1 / float(norm))
 
     def splits(self) -> dict[str, Text]:
-        where = self.config.data
-        if where.hub is not None:
-            hub = where.hub
-            return {
-                name: Text(
-                    from_hub(hub.name, hub.config, part)["text"], f"{hub.name} {hub.config} {part}"
-                )
-                for name, part in (("train", hub.train), ("valid", hub.valid))
-            }
-        return {"train": _read(where.train), "valid": _read(where.valid)}
+        settings = self.config.data
+        hub = settings.hub
+        if hub is None:
+            return {"train": _read(settings.train), "valid": _read(settings.valid)}
+        return {
+            name: Text(
+                from_hub(hub.name, hub.config, split)["text"], f"{hub.name} {hub.config} {split}"
+            )
+            for name, split in (("train", hub.train), ("valid", hub.valid))
+        }
 
     def read(self, path: Path) -> Text:
         return _read((path,))
 
     def encode(self, split: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
-        where = self.config.data
-        if where.wikitext:
+        settings = self.config.data
+        if settings.wikitext:
             split = Text(
                 [from_wikitext(line, tokenizer.unk_token or "") for line in split.lines], split.name
             )
-        rows = cut(split, tokenizer, self.config.max_length, apart=where.apart)
-        most = where.max_train if training else where.max_valid
-        return Blocks(
-            rows[:most], tokenizer, where.share, self.config.seed if training else _VALID_SEED
-        )
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
-        return PadRight(tokenizer.pad_token_id)
+        rows = cut(split, tokenizer, self.config.max_length, apart=settings.apart)
+        size = settings.max_train if training else settings.max_valid
+        seed = self.config.seed if training else _VALID_SEED
+        return Blocks(rows[:size], tokenizer, settings.share, seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         hidden = batch["labels"].ne(-100)
@@ -224,34 +220,29 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
 
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         hidden = batch["labels"].ne(-100)
-        logits, wanted = _logits(model, batch, hidden), batch["labels"][hidden]
+        logits, labels = _logits(model, batch, hidden), batch["labels"][hidden]
         owner = hidden.nonzero()[:, 0]
-        empty = torch.zeros(len(hidden), dtype=torch.float64, device=logits.device)
+        zeros = torch.zeros(len(hidden), dtype=torch.float64, device=logits.device)
         columns = (
-            F.cross_entropy(logits, wanted, reduction="none"),
-            torch.ones_like(wanted),
-            logits.argmax(1).eq(wanted),
+            F.cross_entropy(logits, labels, reduction="none"),
+            torch.ones_like(labels),
+            logits.argmax(1).eq(labels),
         )
         return {
-            name: empty.index_add(0, owner, column.to(empty.dtype))
-            for name, column in zip(("loss", "hidden", "right"), columns, strict=True)
+            name: zeros.index_add(0, owner, column.to(zeros.dtype))
+            for name, column in zip(_COLUMNS, columns, strict=True)
         }
 
     def judge(
         self, split: Text, features: Blocks, outputs: Mapping[str, np.ndarray]
     ) -> Predictions:
-        table = np.stack([outputs[name] for name in ("loss", "hidden", "right")], 1).astype(
-            np.float64
-        )
+        table = np.stack([outputs[name] for name in _COLUMNS], 1).astype(np.float64)
         if not np.isfinite(table).all():
             raise RunError(
                 f"The loss on {split.name} must be finite, but is not; did the training diverge? "
                 "Lower `lr`."
             )
-        return Predictions(
-            [dict(zip(("loss", "hidden", "right"), row, strict=True)) for row in table.tolist()],
-            table,
-        )
+        return Predictions([dict(zip(_COLUMNS, row, strict=True)) for row in table.tolist()], table)
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
         loss, hidden, right = table.sum(0)
@@ -262,11 +253,15 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
         }
 
     def signature(self, measure: str) -> str:
-        return (
-            f"{measure}|masked "
-            f"lm|hidden:{self.config.data.share}|length:{self.config.max_length}"
-            f"|seed:{_VALID_SEED}"
-        )
+        share, length = self.config.data.share, self.config.max_length
+        return f"{measure}|masked lm|hidden:{share}|length:{length}|seed:{_VALID_SEED}"
+
+
+class HeadTask(MaskedLMTask):
+    """Train a new language-model head, which needs no other head before it."""
+
+    def ready(self, path: Path, console: Console) -> HeadTask:
+        return self
 
 
 def _read(paths: Sequence[Path]) -> Text:
@@ -274,24 +269,25 @@ def _read(paths: Sequence[Path]) -> Text:
 
 
 def _logits(model: nn.Module, batch: Batch, hidden: Tensor) -> Tensor:
-    """Logits [hidden tokens, vocabulary]: the head, the most expensive part of a small model, sees
-    no other token.
+    """Logits [hidden tokens, vocabulary].
+
+    The head, which is expensive in a small model, is only applied to these tokens.
     """
-    bare = getattr(model, "module", model)  # wrapped for several processes
-    with _handing_on(base_of(bare), hidden):
+    bare = getattr(model, "module", model)  # DistributedDataParallel wraps it
+    with _selected_states(base_of(bare), hidden):
         logits: Tensor = forward(model, batch).logits
     return logits.squeeze(0).float()
 
 
 @contextmanager
-def _handing_on(base: nn.Module, chosen: Tensor) -> Iterator[None]:
-    """Inside, a base model hands only the chosen tokens on to its head, as one row."""
+def _selected_states(base: nn.Module, chosen: Tensor) -> Iterator[None]:
+    """Let a base model pass only the chosen tokens on to its head, as one row."""
 
-    def pick(module: nn.Module, inputs: Any, output: Any) -> Any:
+    def select(module: nn.Module, inputs: Any, output: Any) -> Any:
         output.last_hidden_state = output.last_hidden_state[chosen].unsqueeze(0)
         return output
 
-    handle = base.register_forward_hook(pick)
+    handle = base.register_forward_hook(select)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Text → blocks of tokens, and which of them are hidden."""
+"""Blocks of tokens from text, and which of them are masked."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from ...errors import DataError
 from ...files import digest
 
-_TOGETHER = 1000  # lines a call of the tokenizer
-_SHORTEST = 4  # tokens of a block; less says nothing
+_BATCH = 1000  # lines per call of the tokenizer
+_SHORTEST = 4  # tokens of a block; shorter ones give no context to predict from
 _JOINED = re.compile(r" @([-,.])@ ")
 _HEADING = re.compile(r"^(= )+(.*?)( =)+$")
 _BEFORE = re.compile(r" ([.,;:!?%)\]}]|'s\b|n't\b)")
@@ -24,7 +24,7 @@ _AFTER = re.compile(r"([(\[{$]) ")
 
 @dataclass(frozen=True)
 class Text:
-    """Lines of one or several files."""
+    """The lines of one or several files."""
 
     lines: list[str]
     name: str
@@ -33,13 +33,13 @@ class Text:
         return len(self.lines)
 
     def fingerprint(self) -> dict[str, str | int]:
-        """What a run folder remembers of its data."""
+        """What a run folder records about the data."""
         return {"from": self.name, "lines": len(self), "sha256": digest(self.lines)}
 
 
 def from_wikitext(line: str, unknown: str) -> str:
-    """A line of a WikiText token file as one would write it: marks of headings and of split numbers
-    undone, spaces closed up.
+    """Turn a line of a WikiText token file back into normal text: without its markers of headings
+    and split numbers, and without spaces around punctuation.
     """
     line = _HEADING.sub(r"\2", line.strip())
     line = _JOINED.sub(r"\1", line).replace("<unk>", unknown)
@@ -47,17 +47,17 @@ def from_wikitext(line: str, unknown: str) -> str:
 
 
 class Blocks(Dataset[dict[str, list[int]]]):
-    """A text cut into blocks, with tokens hidden as BERT does: of those chosen 80 % masked, 10 %
-    exchanged, 10 % left.
+    """Blocks of text with masked tokens as in BERT: of the chosen tokens, 80 % are replaced by the
+    mask, 10 % by a random token, and 10 % are left unchanged.
 
-    Which ones follows from the seed, the epoch and the number of the block, so that every start of
-    a run hides the same.
+    The choice depends on seed, epoch and block number only, so that a resumed run masks the same
+    tokens.
 
     Args:
-        rows: tokens of each block, without special ones.
+        rows: tokens of each block, without special tokens.
         tokenizer: the model's.
-        share: of the tokens to hide.
-        seed: of what is hidden.
+        share: share of the tokens to mask.
+        seed: seed of the choice.
     """
 
     def __init__(
@@ -73,25 +73,25 @@ class Blocks(Dataset[dict[str, list[int]]]):
                 "needs one."
             )
         self._rows, self._share, self._seed = rows, share, seed
-        self._before, self._behind = _around(tokenizer)
+        self._before, self._after = _around(tokenizer)
         self._mask = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)
         self._special = np.array(sorted(special))
-        self._words = np.array(
+        self._vocabulary = np.array(
             [number for number in range(len(tokenizer)) if number not in special]
         )
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose hidden tokens come next."""
+        """Set the epoch that determines the masked tokens."""
         self._epoch = epoch
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def lengths(self) -> np.ndarray:
-        """Tokens of each block, special ones included."""
-        return np.array([len(row) + len(self._before) + len(self._behind) for row in self._rows])
+        """Tokens of each block, including special tokens."""
+        return np.array([len(row) + len(self._before) + len(self._after) for row in self._rows])
 
     def counts(self, size: int) -> np.ndarray:
         """How often each of the first `size` tokens occurs."""
@@ -104,66 +104,68 @@ class Blocks(Dataset[dict[str, list[int]]]):
         hidden = free & (random.random(len(row)) < self._share)
         if not hidden.any():
             hidden[random.choice(np.flatnonzero(free) if free.any() else len(row))] = True
-        what = random.random(len(row))
-        seen = np.where(hidden & (what < 0.8), self._mask, row)
-        seen = np.where(hidden & (what >= 0.9), random.choice(self._words, len(row)), seen)
-        wanted = np.where(hidden, row, -100)
-        tokens = [*self._before, *seen.tolist(), *self._behind]
+        action = random.random(len(row))
+        seen = np.where(hidden & (action < 0.8), self._mask, row)
+        seen = np.where(hidden & (action >= 0.9), random.choice(self._vocabulary, len(row)), seen)
+        labels = np.where(hidden, row, -100)
+        tokens = [*self._before, *seen.tolist(), *self._after]
         return {
             "input_ids": tokens,
             "attention_mask": [1] * len(tokens),
-            "labels": [*[-100] * len(self._before), *wanted.tolist(), *[-100] * len(self._behind)],
+            "labels": [*[-100] * len(self._before), *labels.tolist(), *[-100] * len(self._after)],
         }
 
 
 def cut(
     text: Text, tokenizer: PreTrainedTokenizerBase, length: int, *, apart: bool = False
 ) -> list[np.ndarray]:
-    """The tokens of a text in blocks of at most `length`, with the special tokens around them.
+    """Cut the tokens of a text into blocks.
 
     Args:
-        text: its lines.
+        text: the text.
         tokenizer: the model's.
-        length: tokens of a block.
-        apart: each line begins a block of its own; else they follow each other, and every block but
-            the last is full.
+        length: tokens per block, including the special tokens that are added later.
+        apart: begin a new block with each line; otherwise lines are concatenated, and every block
+            but the last is full.
+
+    Returns:
+        The tokens of each block, without special tokens.
     """
     room = length - sum(map(len, _around(tokenizer)))
     if room < _SHORTEST:
         raise DataError(
-            f"`max_length` must leave room for {_SHORTEST} tokens and the special ones, but is "
+            f"`max_length` must leave room for {_SHORTEST} tokens and the special tokens, but is "
             f"{length}."
         )
     lines = [line for line in text.lines if line.strip()]
-    found: list[Any] = []
-    for first in range(0, len(lines), _TOGETHER):
-        part = lines[first : first + _TOGETHER]
-        encoded = tokenizer(
-            part,
+    encoded: list[Any] = []
+    for first in range(0, len(lines), _BATCH):
+        outputs = tokenizer(
+            lines[first : first + _BATCH],
             add_special_tokens=False,
             return_attention_mask=False,
             return_token_type_ids=False,
             verbose=False,
         )
-        found += [np.array(row, dtype=np.int64) for row in encoded["input_ids"]]
-    parts = found if apart else [np.concatenate(found)] if found else []
+        encoded += [np.array(row, dtype=np.int64) for row in outputs["input_ids"]]
+    sequences = encoded if apart else [np.concatenate(encoded)] if encoded else []
     rows = [
         row
-        for part in parts
-        for row in np.split(part, range(room, len(part), room))
+        for tokens in sequences
+        for row in np.split(tokens, range(room, len(tokens), room))
         if len(row) >= _SHORTEST
     ]
     if not rows:
         raise DataError(
             f"{text.name} must hold at least {_SHORTEST} tokens of text, but holds "
-            f"{sum(map(len, found))}."
+            f"{sum(map(len, encoded))}."
         )
     return rows
 
 
 def _around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and behind a text."""
+    """The special tokens that a tokenizer adds before and after a text."""
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
-    first = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+    first = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
     return whole[:first], whole[first + len(inner) :]

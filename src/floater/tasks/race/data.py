@@ -1,6 +1,4 @@
-"""Questions of RACE, checked: articles as JSON lines, or the original folders with one file an
-article.
-"""
+"""Reading and checking RACE: JSON lines files, or the original folders (one file per article)."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from typing import Any, Literal
 from ...errors import DataError, brief
 from ...files import digest
 from ..schema import checked, field, read_json, read_json_lines
+from ..understanding.problem import sample
 
 Level = Literal["middle", "high"]
 LEVELS: tuple[Level, ...] = ("middle", "high")
@@ -22,9 +21,15 @@ OPTIONS = len(LETTERS)
 
 @dataclass(frozen=True)
 class RaceQuestion:
-    """A question about an article, its four options and the number of the right one.
+    """A question about an article, with four options.
 
-    The id is the article's, and which it is.
+    Attributes:
+        id: the article's id and the number of the question.
+        level: middle or high school.
+        article: the text that the question is about.
+        text: the question.
+        options: the possible answers.
+        answer: index of the right option.
     """
 
     id: str
@@ -37,7 +42,7 @@ class RaceQuestion:
 
 @dataclass(frozen=True)
 class RaceSplit:
-    """The questions of files."""
+    """The questions of some files."""
 
     questions: tuple[RaceQuestion, ...]
     name: str
@@ -46,28 +51,37 @@ class RaceSplit:
         return len(self.questions)
 
     def fingerprint(self) -> dict[str, str | int]:
-        """What a run folder remembers of its data."""
+        """What a run folder records about the data."""
         texts = [
-            json.dumps([one.id, one.article, one.text, one.options, one.answer])
-            for one in self.questions
+            json.dumps([item.id, item.article, item.text, item.options, item.answer])
+            for item in self.questions
         ]
         return {"from": self.name, "questions": len(self), "sha256": digest(texts)}
 
+    def sampled(self, size: int | None) -> RaceSplit:
+        """A fixed sample of `size` questions in their order; itself if all are taken."""
+        chosen = sample(len(self), size)
+        if chosen is None:
+            return self
+        questions = tuple(self.questions[i] for i in chosen)
+        return RaceSplit(questions, f"{self.name} ({size} drawn)")
+
 
 def read(*paths: Path) -> RaceSplit:
-    """The questions of JSON lines files (plain or .gz, one article a line) and of folders (one .txt
-    an article, at any depth).
+    """Read JSON lines files (plain or .gz, one article per line) and folders (one .txt file per
+    article, at any depth).
     """
-    found: dict[str, list[RaceQuestion]] = {}
+    articles: dict[str, list[RaceQuestion]] = {}
     for path in paths:
-        for place, entry in _articles(path):
-            name = field(entry, "id", str, place)
-            if name in found:
+        for location, entry in _articles(path):
+            name = field(entry, "id", str, location)
+            if name in articles:
                 raise DataError(
-                    f"{place}: `id` must be its own, but an earlier article has {brief(name)} too."
+                    f"{location}: `id` must be unique, but an earlier article also has "
+                    f"{brief(name)}."
                 )
-            found[name] = list(_questions(name, entry, f"{place}, article {name}"))
-    questions = tuple(question for article in found.values() for question in article)
+            articles[name] = list(_questions(name, entry, f"{location}, article {name}"))
+    questions = tuple(question for article in articles.values() for question in article)
     name = " | ".join(map(str, paths))
     if not questions:
         raise DataError(
@@ -83,24 +97,24 @@ def _articles(path: Path) -> Iterator[tuple[str, Any]]:
         yield from read_json_lines(path)
 
 
-def _questions(name: str, entry: dict[str, Any], place: str) -> Iterator[RaceQuestion]:
+def _questions(name: str, entry: dict[str, Any], location: str) -> Iterator[RaceQuestion]:
     level: Level | None = next((level for level in LEVELS if name.startswith(level)), None)
     if level is None:
         raise DataError(
-            f"{place}: `id` must begin with middle or high, the article's level, but is "
+            f"{location}: `id` must begin with middle or high, the article's level, but is "
             f"{brief(name)}."
         )
-    article = field(entry, "article", str, place)
+    article = field(entry, "article", str, location)
     texts, options, answers = (
-        field(entry, key, list, place) for key in ("questions", "options", "answers")
+        field(entry, key, list, location) for key in ("questions", "options", "answers")
     )
     if not len(texts) == len(options) == len(answers):
         raise DataError(
-            f"{place}: must have equally many questions, options and answers, but has {len(texts)},"
-            f" {len(options)} and {len(answers)}."
+            f"{location}: must have the same number of questions, options and answers, but has "
+            f"{len(texts)}, {len(options)} and {len(answers)}."
         )
     for number, (text, choices, letter) in enumerate(zip(texts, options, answers, strict=True)):
-        where = f"{place}, question {number}"
+        where = f"{location}, question {number}"
         if len(checked(choices, list, "`options`", where)) != OPTIONS:
             raise DataError(f"{where}: must have {OPTIONS} options, but has {len(choices)}.")
         if letter not in tuple(LETTERS):

@@ -1,4 +1,4 @@
-"""Questions → four inputs each: the article, and the question with one of its options."""
+"""Encoding RACE: four inputs per question, the article with the question and one option."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _BLANK = re.compile("_+")
 
 
 def statement(question: str, option: str) -> str:
-    """A question and an option as one text.
+    """Combine a question and an option into one text.
 
-    The option fills the question's blank ("_"). Several blanks take the option's parts, which ";"
-    separates. Where there is no blank, or not as many as parts, the option follows the question.
-    Spare white space goes.
+    The option fills the question's blank ("_"). Several blanks are filled with the pieces of the
+    option between ";". If there is no blank, or another number of blanks than pieces, the option
+    follows the question. Repeated white space is removed.
     """
     blanks = len(_BLANK.findall(question))
-    parts = [option] if blanks == 1 else [part.strip() for part in option.split(";")]
-    if blanks == len(parts) and all(parts):
-        rest = iter(parts)
+    pieces = [option] if blanks == 1 else [piece.strip() for piece in option.split(";")]
+    if blanks == len(pieces) and all(pieces):
+        rest = iter(pieces)
         text = _BLANK.sub(lambda _: next(rest), question)
     else:
         text = f"{question} {option}"
@@ -35,11 +35,10 @@ def statement(question: str, option: str) -> str:
 
 
 class MultipleChoices(Dataset[Choices]):
-    """Questions as a multiple-choice model takes them: every input is [4, tokens]. Put together
-    when asked for.
+    """Questions as inputs [4, tokens] of a multiple-choice model, built when they are read.
 
     Attributes:
-        questions: what they are about.
+        questions: the questions.
     """
 
     def __init__(
@@ -60,41 +59,47 @@ class MultipleChoices(Dataset[Choices]):
     def __getitem__(self, number: int) -> Choices:
         article = self._articles[number].tokens
         rows = [
-            self._frame.join(article[: self._room - len(one.tokens)].tolist(), one.tokens.tolist())
-            for one in self._statements[number]
+            self._frame.join(
+                article[: self._room - len(text.tokens)].tolist(), text.tokens.tolist()
+            )
+            for text in self._statements[number]
         ]
-        found: Choices = {key: [row[key] for row in rows] for key in rows[0]}
-        found["labels"] = self.questions[number].answer
-        return found
+        choices: Choices = {key: [row[key] for row in rows] for key in rows[0]}
+        choices["labels"] = self.questions[number].answer
+        return choices
 
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each question's longest input [questions]."""
-        return np.asarray(np.minimum(self._whole(), self._room) + self._frame.size)
+        """Tokens of each question's longest input [questions]."""
+        return np.asarray(np.minimum(self._untruncated(), self._room) + self._frame.size)
 
     def cut(self) -> float:
-        """The share of questions whose article loses its end beside some option."""
-        return float(np.mean(self._whole() > self._room))
+        """Share of questions whose article is truncated for some option."""
+        return float(np.mean(self._untruncated() > self._room))
 
-    def _whole(self) -> np.ndarray:
-        """The number of tokens of article and longest statement, were there no limit
-        [questions].
-        """
-        both = zip(self._articles, self._statements, strict=True)
+    def _untruncated(self) -> np.ndarray:
+        """Tokens of the article and the longest statement, without truncation [questions]."""
         return np.array(
-            [len(article.tokens) + max(len(one.tokens) for one in four) for article, four in both],
+            [
+                len(article.tokens) + _longest(statements)
+                for article, statements in zip(self._articles, self._statements, strict=True)
+            ],
             dtype=np.int64,
         )
+
+
+def _longest(statements: Sequence[Encoded]) -> int:
+    return max(len(statement.tokens) for statement in statements)
 
 
 def features(
     questions: Sequence[RaceQuestion], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> MultipleChoices:
-    """Encode questions. An article that does not fit loses its end; question and option stay whole.
+    """Encode questions. Articles are truncated to fit; question and option never are.
 
     Args:
-        questions: what to encode.
+        questions: the questions.
         tokenizer: a fast one.
-        max_length: tokens an input, special ones counted.
+        max_length: tokens per input, including special tokens.
     """
     frame = Frame.of(tokenizer)
     articles = encode(tokenizer, [question.article for question in questions])
@@ -103,12 +108,12 @@ def features(
         [statement(question.text, option) for question in questions for option in question.options],
     )
     statements = [flat[first : first + OPTIONS] for first in range(0, len(flat), OPTIONS)]
-    for question, four in zip(questions, statements, strict=True):
-        size = max(len(one.tokens) for one in four)
+    for question, options in zip(questions, statements, strict=True):
+        size = _longest(options)
         if max_length < frame.size + size + 1:
             raise ArgumentError(
                 f"`max_length` must be at least {frame.size + size + 1}, but is {max_length}: "
-                f"question {question.id} has {size} tokens with one of its options, to which come "
-                f"{frame.size} special tokens and one of the article."
+                f"question {question.id} has {size} tokens with one of its options, and needs "
+                f"{frame.size} special tokens and at least one of the article."
             )
     return MultipleChoices(questions, frame, articles, statements, max_length)

@@ -1,4 +1,4 @@
-"""Accuracy, of all questions and by level."""
+"""Accuracy on all questions and by level."""
 
 from __future__ import annotations
 
@@ -13,30 +13,26 @@ from .data import LEVELS, OPTIONS, RaceQuestion
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Which questions were answered right [questions], in the order of the data, and their
-    levels.
-    """
+    """Which questions were answered correctly [questions], and their levels."""
 
     correct: np.ndarray
     levels: np.ndarray
 
     def summary(self) -> dict[str, float | int]:
-        """Per cent of all questions, and of the middle and high school ones where there are any,
-        with their numbers.
-        """
-        found: dict[str, float | int] = {}
-        chosen = {"accuracy": np.ones_like(self.correct)} | {
+        """Accuracy in per cent and number of questions: of all, and of each level that occurs."""
+        values: dict[str, float | int] = {}
+        groups = {"accuracy": np.ones_like(self.correct)} | {
             level: self.levels == level for level in LEVELS
         }
-        for name, rows in chosen.items():
+        for name, rows in groups.items():
             if rows.any():
-                found[name] = 100 * float(self.correct[rows].mean())
-                found["total" if name == "accuracy" else f"{name}_total"] = int(rows.sum())
-        return found
+                values[name] = 100 * float(self.correct[rows].mean())
+                values["total" if name == "accuracy" else f"{name}_total"] = int(rows.sum())
+        return values
 
 
 def choose(logits: np.ndarray) -> np.ndarray:
-    """The best option of each question [questions]; of equal ones the first.
+    """The option with the largest logit for each question [questions]; the first if several tie.
 
     Args:
         logits: [questions, 4].
@@ -51,11 +47,11 @@ def choose(logits: np.ndarray) -> np.ndarray:
 
 
 def accuracy(questions: Sequence[RaceQuestion], chosen: np.ndarray) -> Accuracy:
-    """Compare the chosen options [questions] with the right ones."""
+    """Compare the chosen options [questions] with the correct ones."""
     if chosen.shape != (len(questions),):
         raise ArgumentError(
             f"`chosen` must hold one option for each of {len(questions):,} questions, but is "
             f"{list(chosen.shape)}."
         )
-    right = np.array([question.answer for question in questions], dtype=np.int64)
-    return Accuracy(chosen == right, np.array([question.level for question in questions]))
+    correct = np.array([question.answer for question in questions], dtype=np.int64)
+    return Accuracy(chosen == correct, np.array([question.level for question in questions]))

@@ -1,10 +1,10 @@
-"""RACE as a task: its config, loss and scores."""
+"""The RACE task: config, loss and scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 
 from ...config import Config, Count
-from ..padding import PadRight
 from ..understanding.config import FineTuning, FurtherSets, UnderstandingConfig
 from ..understanding.problem import Batch, Measure, Predictions, forward, limit
 from ..understanding.resampling import mean, ratio
@@ -26,20 +25,20 @@ Files = Annotated[tuple[Path, ...], Field(min_length=1)]
 
 
 class RaceData(Config):
-    """Where the articles lie: JSON lines files, or the original folders."""
+    """Where the articles are: JSON lines files, or the original folders."""
 
     train: Files
     valid: Files
     more: FurtherSets[Files] = Field(default_factory=dict)
-    """Further sets to evaluate on, by name, such as `test`."""
+    """Further test sets, by name, such as `test`."""
     max_train: Count | None = None
-    """Train on so many questions only; they are drawn once, the same for every run."""
+    """Train on this many questions only; every run uses the same ones."""
     max_valid: Count | None = None
-    """Evaluate on so many questions only."""
+    """Evaluate on this many questions only."""
 
 
 class RaceTraining(FineTuning):
-    """How to fine-tune; RoBERTa's values for RACE, with the encoder frozen as in the paper."""
+    """How to fine-tune: RoBERTa's values for RACE, with the encoder frozen as in the paper."""
 
     epochs: Count = 4
     freeze_flow: bool = True
@@ -65,12 +64,10 @@ class RaceTask(UnderstandingTask[RaceSplit, MultipleChoices]):
         return {"accuracy": mean(0), "middle": ratio(1, 2, 100.0), "high": ratio(3, 4, 100.0)}
 
     def splits(self) -> dict[str, RaceSplit]:
-        where = self.config.data
-        found = {
-            name: data.read(*paths)
-            for name, paths in {"train": where.train, "valid": where.valid, **where.more}.items()
-        }
-        return limit(found, where.max_train, where.max_valid)
+        settings = self.config.data
+        files = {"train": settings.train, "valid": settings.valid, **settings.more}
+        splits = {name: data.read(*paths) for name, paths in files.items()}
+        return limit(splits, settings.max_train, settings.max_valid)
 
     def read(self, path: Path) -> RaceSplit:
         return data.read(path)
@@ -79,9 +76,6 @@ class RaceTask(UnderstandingTask[RaceSplit, MultipleChoices]):
         self, split: RaceSplit, tokenizer: PreTrainedTokenizerBase, *, training: bool
     ) -> MultipleChoices:
         return features(split.questions, tokenizer, self.config.max_length)
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
-        return PadRight(tokenizer.pad_token_id)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(
@@ -95,17 +89,17 @@ class RaceTask(UnderstandingTask[RaceSplit, MultipleChoices]):
         self, split: RaceSplit, features: MultipleChoices, outputs: Mapping[str, np.ndarray]
     ) -> Predictions:
         chosen = metrics.choose(outputs["logits"])
-        found = metrics.accuracy(split.questions, chosen)
-        columns = [found.correct]
+        result = metrics.accuracy(split.questions, chosen)
+        columns = [result.correct]
         for level in LEVELS:
-            columns += [found.correct & (found.levels == level), found.levels == level]
-        said = {
+            columns += [result.correct & (result.levels == level), result.levels == level]
+        letters = {
             question.id: LETTERS[number]
             for question, number in zip(split.questions, chosen, strict=True)
         }
-        return Predictions(said, np.stack(columns, 1).astype(np.float64))
+        return Predictions(letters, np.stack(columns, 1).astype(np.float64))
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
         levels = np.where(table[:, 2] == 1, *LEVELS)
-        found = metrics.Accuracy(table[:, 0].astype(bool), levels).summary()
-        return {name: float(value) for name, value in found.items() if name in self.measures}
+        summary = metrics.Accuracy(table[:, 0].astype(bool), levels).summary()
+        return {name: float(value) for name, value in summary.items() if name in self.measures}

@@ -1,4 +1,4 @@
-"""Logits of all windows of a question → its best answers, and how they compare with none at all."""
+"""The best answer spans of each question, and the score of no answer, from the logits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from ...errors import ArgumentError
 from .data import SquadQuestion
 from .features import Windows
 
-_TOGETHER = 256  # windows searched at a time
+_BATCH = 256  # windows that are searched at a time
 
 
 @dataclass(frozen=True)
 class AnswerSpan:
-    """Characters of the context, from and up to, and the sum of the two logits that speak for
-    them.
-    """
+    """First and end character of an answer in the context, and the sum of its two logits."""
 
     start: int
     end: int
@@ -29,10 +27,12 @@ class AnswerSpan:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The best spans of a question, best first, and the score of having no answer: its smallest
-    over the windows.
+    """The best spans of a question, best first, and the score of having no answer.
 
-    There is no span only where the context has no token.
+    Attributes:
+        question: the question.
+        spans: empty only if the context has no token.
+        null: the score of no answer, the smallest over the windows.
     """
 
     question: SquadQuestion
@@ -41,42 +41,41 @@ class Prediction:
 
     @property
     def gap(self) -> float:
-        """By how much having no answer scores above the best span."""
+        """Score of no answer minus score of the best span."""
         return self.null - self.spans[0].score if self.spans else math.inf
 
     def cut(self, span: AnswerSpan) -> str:
-        """The text of a span, cut from the context."""
+        """The text of a span."""
         return self.question.context[span.start : span.end].strip()
 
     def text(self, threshold: float = math.inf) -> str:
-        """The text of the best span, or "" where the gap exceeds the threshold.
+        """The text of the best span, or "" if the gap exceeds the threshold.
 
-        Version 1.1 always answers: no threshold.
+        The default never exceeds it, as version 1.1 always answers.
         """
         return self.cut(self.spans[0]) if self.spans and self.gap <= threshold else ""
 
 
 def texts(predictions: Sequence[Prediction], threshold: float = math.inf) -> Mapping[str, str]:
-    """{id: text}, as files of predictions hold it."""
+    """The answers as {id: text}, the format of prediction files."""
     return {prediction.question.id: prediction.text(threshold) for prediction in predictions}
 
 
 def predict(
     windows: Windows, start: np.ndarray, end: np.ndarray, *, longest: int = 30, count: int = 20
 ) -> list[Prediction]:
-    """The best spans of every question over all of its windows.
+    """Find the best spans of every question over all of its windows.
 
-    A span begins and ends at context tokens of one window that have characters, ends no earlier
-    than it begins and has at most `longest` tokens. A span found in several windows counts once,
-    with its best score. Of equal scores the earlier span comes first, then the shorter one.
+    A span begins and ends at context tokens of one window that cover characters, and has at most
+    `longest` tokens. A span that is found in several windows counts once, with its best score.
+    Spans with equal scores are ordered by start, then by length.
 
     Args:
-        windows: what the model saw.
-        start: logits of beginning [windows, places]; what lies behind a window's tokens is not
-            looked at.
-        end: logits of ending, of the same shape.
-        longest: tokens an answer.
-        count: spans a question.
+        windows: the inputs of the model.
+        start: logits of the first token [windows, tokens]; padding is ignored.
+        end: logits of the last token, in the same shape.
+        longest: tokens per answer.
+        count: spans per question.
     """
     start, end = (
         _checked(windows, logits, name) for logits, name in ((start, "start"), (end, "end"))
@@ -86,25 +85,25 @@ def predict(
             raise ArgumentError(f"`{name}` must be ≥ 1, but is {value}.")
     null = np.full(len(windows.questions), np.inf)
     np.minimum.at(null, windows.owner, start[:, 0].astype(np.float64) + end[:, 0])
-    alike = np.array(
-        [_alike(windows.offsets(number)) for number in range(len(windows))], dtype=np.int64
+    duplicates = np.array(
+        [_duplicates(windows.offsets(number)) for number in range(len(windows))], dtype=np.int64
     )
-    found = [
-        _search(windows, rows, start, end, longest, count * int(alike[rows].max(initial=1)))
-        for rows in _parts(windows, alike)
+    candidates = [
+        _search(windows, rows, start, end, longest, count * int(duplicates[rows].max(initial=1)))
+        for rows in _batches(windows, duplicates)
     ]
-    spans = _merged(np.concatenate(found), count)
+    spans = _merged(np.concatenate(candidates), count)
     edges = np.searchsorted(spans["owner"], np.arange(len(windows.questions) + 1))
     listed = [AnswerSpan(*span) for span in spans[["start", "end", "score"]].tolist()]
     return [
-        Prediction(question, tuple(listed[low:high]), float(none))
-        for question, none, low, high in zip(
+        Prediction(question, tuple(listed[low:high]), float(no_answer))
+        for question, no_answer, low, high in zip(
             windows.questions, null, edges[:-1], edges[1:], strict=True
         )
     ]
 
 
-_FOUND = np.dtype(
+_SPAN = np.dtype(
     [("owner", np.int64), ("start", np.int64), ("end", np.int64), ("score", np.float64)]
 )
 
@@ -114,81 +113,83 @@ def _checked(windows: Windows, logits: np.ndarray, name: str) -> np.ndarray:
     width = int(lengths.max(initial=1))
     if logits.ndim != 2 or len(logits) != len(windows) or logits.shape[1] < width:
         raise ArgumentError(
-            f"`{name}` must be [{len(windows)} windows, at least {width} places], but is "
+            f"`{name}` must be [{len(windows)} windows, at least {width} tokens], but is "
             f"{list(logits.shape)}; give the logits of all windows, in order."
         )
     inside = np.arange(logits.shape[1]) < lengths[:, None]
     if not np.isfinite(logits).all(where=inside):
         row = int(np.argmin(np.isfinite(logits).all(1, where=inside)))
-        asked = windows.questions[windows.owner[row]].id
+        question = windows.questions[windows.owner[row]]
         raise ArgumentError(
-            f"`{name}` must be finite, but is not for question {asked}; did the training diverge?"
+            f"`{name}` must be finite, but is not for question {question.id}; did the training "
+            "diverge?"
         )
     return logits
 
 
-def _alike(offsets: np.ndarray) -> int:
-    """How many spans of a window's tokens may stand for the same characters: tokens can share one,
-    as bytes of an emoji do.
+def _duplicates(offsets: np.ndarray) -> int:
+    """Largest number of token spans that cover the same characters of a window.
+
+    Several tokens can belong to one character, such as the bytes of an emoji.
     """
-    found = 1
+    product = 1
     for column in offsets.T:
-        most = 1
-        while (column[most:] == column[:-most]).any():
-            most += 1
-        found *= most
-    return found
+        run = 1
+        while (column[run:] == column[:-run]).any():
+            run += 1
+        product *= run
+    return product
 
 
-def _parts(windows: Windows, alike: np.ndarray) -> list[np.ndarray]:
-    """Numbers of windows to search together: those with about equally many context tokens."""
-    order = np.lexsort((windows.counts(), alike))
-    return np.array_split(order, max(1, math.ceil(len(order) / _TOGETHER)))
+def _batches(windows: Windows, duplicates: np.ndarray) -> list[np.ndarray]:
+    """Numbers of windows to search together, which have similar numbers of context tokens."""
+    order = np.lexsort((windows.counts(), duplicates))
+    return np.array_split(order, max(1, math.ceil(len(order) / _BATCH)))
 
 
 def _search(
     windows: Windows, rows: np.ndarray, start: np.ndarray, end: np.ndarray, longest: int, count: int
 ) -> np.ndarray:
-    """The best spans of some windows, each by itself."""
+    """The best spans of each of some windows."""
     counts = windows.counts()[rows]
     width = int(counts.max(initial=0))
     if not width:
-        return np.empty(0, _FOUND)
+        return np.empty(0, _SPAN)
     offsets = np.zeros((len(rows), width, 2), dtype=np.int64)
-    for place, row in enumerate(rows):
-        offsets[place, : counts[place]] = windows.offsets(row)
+    for number, row in enumerate(rows):
+        offsets[number, : counts[number]] = windows.offsets(row)
     usable = offsets[:, :, 1] > offsets[:, :, 0]  # neither padding nor a token without characters
-    places = np.minimum(windows.first[rows][:, None] + np.arange(width), start.shape[1] - 1)
+    indices = np.minimum(windows.first[rows][:, None] + np.arange(width), start.shape[1] - 1)
     begins, ends = (
-        np.where(usable, np.take_along_axis(logits[rows], places, 1), -np.inf)
+        np.where(usable, np.take_along_axis(logits[rows], indices, 1), -np.inf)
         for logits in (start, end)
     )
     first, last, score = best_spans(
         begins.astype(np.float64), ends.astype(np.float64), longest, count
     )
     line, column = np.nonzero(np.isfinite(score))
-    found = np.empty(len(line), _FOUND)
-    found["owner"] = windows.owner[rows][line]
-    found["start"] = offsets[line, first[line, column], 0]
-    found["end"] = offsets[line, last[line, column], 1]
-    found["score"] = score[line, column]
-    return found
+    spans = np.empty(len(line), _SPAN)
+    spans["owner"] = windows.owner[rows][line]
+    spans["start"] = offsets[line, first[line, column], 0]
+    spans["end"] = offsets[line, last[line, column], 1]
+    spans["score"] = score[line, column]
+    return spans
 
 
 def best_spans(
     start: np.ndarray, end: np.ndarray, longest: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First places, last places and scores [rows, up to count] of the best spans of each row, best
-    first; -inf where there is none.
+    """First indices, last indices and scores [rows, up to count] of the best spans of each row.
 
-    The `count` best spans begin at the `count` places whose own best span is best, so only those
-    are looked at in full.
+    They are sorted, best first; a score of -inf means that there is no further span. The `count`
+    best spans begin at the `count` indices whose own best span is best, so only spans from these
+    are ranked.
 
     Args:
-        start: scores of beginning [rows, places], -inf where no span may begin.
-        end: scores of ending.
-        longest: places a span.
-        count: spans a row.
+        start: scores of the first token [rows, tokens], -inf where no span may begin.
+        end: scores of the last token.
+        longest: tokens per span.
+        count: spans per row.
     """
     longest = min(longest, start.shape[1])
     ends = sliding_window_view(
@@ -206,13 +207,13 @@ def best_spans(
     return first, first + order % longest, np.take_along_axis(flat, order, 1)
 
 
-def _merged(found: np.ndarray, count: int) -> np.ndarray:
-    """Every span of a question once, and the best `count` of them, by question and rank."""
-    by_span = np.lexsort((-found["score"], found["end"], found["start"], found["owner"]))
-    found = found[by_span]
-    again = np.zeros(len(found), dtype=bool)
-    again[1:] = found[["owner", "start", "end"]][1:] == found[["owner", "start", "end"]][:-1]
-    found = found[~again]
-    found = found[np.lexsort((found["end"], found["start"], -found["score"], found["owner"]))]
-    rank = np.arange(len(found)) - np.searchsorted(found["owner"], found["owner"])
-    return found[rank < count]
+def _merged(spans: np.ndarray, count: int) -> np.ndarray:
+    """Remove duplicates and keep the best `count` spans of each question, by question and rank."""
+    by_span = np.lexsort((-spans["score"], spans["end"], spans["start"], spans["owner"]))
+    spans = spans[by_span]
+    repeated = np.zeros(len(spans), dtype=bool)
+    repeated[1:] = spans[["owner", "start", "end"]][1:] == spans[["owner", "start", "end"]][:-1]
+    spans = spans[~repeated]
+    spans = spans[np.lexsort((spans["end"], spans["start"], -spans["score"], spans["owner"]))]
+    rank = np.arange(len(spans)) - np.searchsorted(spans["owner"], spans["owner"])
+    return spans[rank < count]

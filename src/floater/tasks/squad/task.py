@@ -1,4 +1,4 @@
-"""SQuAD as a task: its config, loss and scores."""
+"""The SQuAD task: config, loss and scores."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from .threshold import tune
 
 
 class SquadData(Config):
-    """Where the questions lie, and how they are cut into windows."""
+    """Where the questions are, and how they are cut into windows."""
 
     train: Path
-    """A JSON file of the official schema, plain or .gz; version 2.0 where its questions say whether
-    they are impossible.
+    """A JSON file in the official schema, plain or .gz; it is of version 2.0 if its questions have
+    `is_impossible`.
     """
     valid: Path
     more: FurtherSets[Path] = Field(default_factory=dict)
     """Further files to evaluate on, by name."""
     max_train: Count | None = None
-    """Train on so many questions only; they are drawn once, the same for every run."""
+    """Train on this many questions only; every run uses the same ones."""
     max_valid: Count | None = None
-    """Evaluate on so many questions only."""
+    """Evaluate on this many questions only."""
     stride: Annotated[int, Field(ge=0)] = 128
     """Context tokens that two neighbouring windows share."""
     max_question: Count = 64
-    """Tokens of a question that are kept."""
+    """Tokens per question; longer questions are truncated."""
     longest_answer: Count = 30
-    """Tokens an answer."""
+    """Tokens per predicted answer."""
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Version 2.0: a question is answered where having no answer scores at most so much above the
-    best span. Unless given, it is tuned on the set that is measured, as the official script's best
-    F1 is.
+    """Version 2.0: a question is answered if the score of no answer exceeds that of the best span
+    by at most this much. By default it is tuned on the test set, as for the official script's best
+    F1.
     """
 
 
 class SquadTraining(FineTuning):
-    """How to fine-tune; RoBERTa's values for SQuAD."""
+    """How to fine-tune: RoBERTa's values for SQuAD."""
 
     epochs: Count = 2
     batch: Count = 48
@@ -70,7 +70,7 @@ class SquadConfig(UnderstandingConfig):
 
 
 class SquadTask(UnderstandingTask[SquadSplit, Windows]):
-    """Find the answer's span, or that there is none."""
+    """Find the span of the answer, or that there is none."""
 
     auto_class = AutoModelForQuestionAnswering
     config: SquadConfig
@@ -81,12 +81,10 @@ class SquadTask(UnderstandingTask[SquadSplit, Windows]):
         return {"f1": mean(1), "exact": mean(0)}
 
     def splits(self) -> dict[str, SquadSplit]:
-        where = self.config.data
-        found = {
-            name: data.read(path)
-            for name, path in {"train": where.train, "valid": where.valid, **where.more}.items()
-        }
-        return limit(found, where.max_train, where.max_valid)
+        settings = self.config.data
+        files = {"train": settings.train, "valid": settings.valid, **settings.more}
+        splits = {name: data.read(path) for name, path in files.items()}
+        return limit(splits, settings.max_train, settings.max_valid)
 
     def read(self, path: Path) -> SquadSplit:
         return data.read(path)
@@ -94,14 +92,14 @@ class SquadTask(UnderstandingTask[SquadSplit, Windows]):
     def encode(
         self, split: SquadSplit, tokenizer: PreTrainedTokenizerBase, *, training: bool
     ) -> Windows:
-        where = self.config.data
+        settings = self.config.data
         return features(
             split.questions,
             tokenizer,
             self.config.max_length,
-            where.stride,
+            settings.stride,
             training=training,
-            max_question=where.max_question,
+            max_question=settings.max_question,
         )
 
     def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
@@ -118,27 +116,26 @@ class SquadTask(UnderstandingTask[SquadSplit, Windows]):
         return collate
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        found, labels = forward(model, batch), batch["labels"]
-        ends = (found.start_logits, found.end_logits)
+        outputs, labels = forward(model, batch), batch["labels"]
+        ends = (outputs.start_logits, outputs.end_logits)
         return torch.stack(
             [F.cross_entropy(ends[i].float(), labels[:, i], reduction="sum") for i in (0, 1)]
         ).sum()
 
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        found = forward(model, batch)
-        return {"start": found.start_logits, "end": found.end_logits}
+        outputs = forward(model, batch)
+        return {"start": outputs.start_logits, "end": outputs.end_logits}
 
     def judge(
         self, split: SquadSplit, features: Windows, outputs: Mapping[str, np.ndarray]
     ) -> Predictions:
-        where = self.config.data
-        found = spans.predict(
-            features, outputs["start"], outputs["end"], longest=where.longest_answer
-        )
-        threshold = np.inf
-        if split.version == "2.0":
-            threshold = tune(found, "f1").value if where.threshold is None else where.threshold
-        texts = spans.texts(found, threshold)
+        longest, threshold = self.config.data.longest_answer, self.config.data.threshold
+        answers = spans.predict(features, outputs["start"], outputs["end"], longest=longest)
+        if split.version == "1.1":
+            threshold = np.inf
+        elif threshold is None:
+            threshold = tune(answers, "f1").value
+        texts = spans.texts(answers, threshold)
         scores = metrics.score(split, texts)
         return Predictions(
             dict(texts),
@@ -146,5 +143,6 @@ class SquadTask(UnderstandingTask[SquadSplit, Windows]):
         )
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
-        found = metrics.QuestionScores(table[:, 0], table[:, 1], table[:, 2].astype(bool)).summary()
-        return {name: float(value) for name, value in found.items() if not name.endswith("total")}
+        answerable = table[:, 2].astype(bool)
+        summary = metrics.QuestionScores(table[:, 0], table[:, 1], answerable).summary()
+        return {name: float(value) for name, value in summary.items() if not name.endswith("total")}

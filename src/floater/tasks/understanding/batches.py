@@ -1,4 +1,4 @@
-"""Batches of a fixed number of examples of about equal length, in a new order every epoch."""
+"""Batches of a fixed size with examples of similar length, in a new order every epoch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ _WINDOW = 32  # batches within which examples are sorted by length
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Lists of example numbers, drawn from seed and epoch: shuffled, then sorted by length in
-    stretches of some batches.
+    """Lists of example numbers: shuffled, then sorted by length within windows of some batches.
 
-    Every process draws the same list and takes each `processes`-th of it; where it does not come
-    out even, the first batches are used again.
+    The order depends on seed and epoch only. Every process draws the same list and takes every
+    `world.size`-th batch; if the number of batches is not divisible, the first ones are repeated.
 
     Args:
         lengths: tokens of each example [examples].
-        size: examples a batch.
-        seed: of the order.
+        size: examples per batch.
+        seed: seed of the order.
         world: the processes that share the batches.
-        follow: told the epoch too, where examples depend on it.
+        follow: also called with the epoch, for examples that depend on it.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class LengthBatches(Sampler[list[int]]):
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next."""
+        """Set the epoch that determines the next order."""
         self._epoch = epoch
         if self._follow is not None:
             self._follow(epoch)
@@ -57,21 +56,21 @@ class LengthBatches(Sampler[list[int]]):
         yield from batches[self._world.rank :: self._world.size]
 
     def all(self) -> list[list[int]]:
-        """The batches of this epoch, of all processes."""
+        """The batches of this epoch for all processes."""
         random = np.random.default_rng([self._seed, self._epoch])
         order = random.permutation(len(self._lengths))
-        stretch = _WINDOW * self._size
+        width = _WINDOW * self._size
         batches = []
-        for first in range(0, len(order), stretch):
-            some = order[first : first + stretch]
-            some = some[np.argsort(self._lengths[some], kind="stable")]
+        for first in range(0, len(order), width):
+            window = order[first : first + width]
+            window = window[np.argsort(self._lengths[window], kind="stable")]
             batches += [
-                some[start : start + self._size].tolist()
-                for start in range(0, len(some), self._size)
+                window[start : start + self._size].tolist()
+                for start in range(0, len(window), self._size)
             ]
         return [batches[number] for number in random.permutation(len(batches))]
 
     def padding(self) -> float:
-        """Share of the padded positions of this epoch that hold no token."""
+        """Share of this epoch's positions that are padding."""
         padded = sum(len(batch) * int(self._lengths[batch].max()) for batch in self.all())
         return float(1 - self._lengths.sum() / padded)

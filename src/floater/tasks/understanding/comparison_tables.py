@@ -1,5 +1,5 @@
-"""Comparisons of several configs as one table, with wins counted as the paper does and by
-confidence intervals.
+"""Comparisons of several configs in one table, with wins counted as in the paper and by confidence
+intervals.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from ...runs.comparison import Comparison, StartCheck, VariantScore
 
 
 def digits_of(measure: str) -> int:
-    """Decimals of a measure: losses differ by little, all others are percentages."""
+    """Decimals to print: losses differ by little, all other measures are percentages."""
     return 4 if measure == "loss" else 2
 
 
 def count_wins(comparisons: Sequence[Comparison]) -> dict[str, dict[str, int]]:
-    """Wins, losses and ties of each variant on the main measures; the `clear` ones are those whose
-    interval excludes 0.
+    """Count wins, losses and ties of each variant on the main measures.
+
+    A win or loss is `clear` if the interval of the difference excludes 0.
     """
     names = ("wins", "losses", "ties", "clear wins", "clear losses", "unclear")
     counts: dict[str, dict[str, int]] = {}
@@ -32,14 +33,15 @@ def count_wins(comparisons: Sequence[Comparison]) -> dict[str, dict[str, int]]:
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
-    """The table, followed by the counts and the check before training; with several seeds, each
-    seed has its scores.
+    """Format comparisons as a Markdown table, with the counts and the check before training below.
+
+    With several seeds, the scores of each seed are listed too.
     """
     several = any(len(comparison.seeds) > 1 for comparison in comparisons)
     columns = [
-        *("config", "set", "measure", "variant", "base", "variant's", "difference"),
+        *("config", "set", "measure", "variant", "base score", "variant score", "difference"),
         *("95 % interval", "p", "examples"),
-        *(("base by seed", "variant's by seed") if several else ()),
+        *(("base by seed", "variant by seed") if several else ()),
     ]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for comparison in comparisons:
@@ -90,7 +92,7 @@ def conclusions(comparisons: Sequence[Comparison]) -> list[str]:
             names.setdefault(text, {})[comparison.name] = None
     return [
         *lines,
-        *(f"{', '.join(these)}, before training: {text}." for text, these in names.items()),
+        *(f"{', '.join(configs)}, before training: {text}." for text, configs in names.items()),
     ]
 
 

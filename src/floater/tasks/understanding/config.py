@@ -1,6 +1,6 @@
 """Settings that all understanding tasks share.
 
-Every option has its one default here or in its task.
+Every default is defined once, here or in the task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name can be that of a file, without folders."""
+    """Whether a name can be used as a file name: no folders, no leading dot."""
     return Path(name).name == name and not name.startswith(".")
 
 
@@ -30,16 +30,16 @@ def _check_names(sets: dict[str, T]) -> dict[str, T]:
     for name in sets:
         if name in ("train", "valid") or not is_plain(name):
             raise ValueError(
-                "names of further sets must be plain ones other than train and valid, but one is "
-                f"{name!r}"
+                "names of further test sets must be plain and other than train and valid, but one "
+                f"is {name!r}"
             )
     return sets
 
 
 FurtherSets = Annotated[dict[str, T], AfterValidator(_check_names)]
-"""Further sets to evaluate on, by name."""
+"""Further test sets, by name."""
 TrainedPart = Literal["all", "flow", "start", "head", "nothing"]
-"""What of a model is trained."""
+"""Which weights of a model are trained."""
 
 
 class PretrainedConfig(Config):
@@ -50,13 +50,13 @@ class PretrainedConfig(Config):
     installed package.
     """
     dropout: Share | None = None
-    """Dropout of hidden states and attention; the checkpoint's own unless given."""
+    """Dropout of hidden states and attention; default: the checkpoint's."""
 
 
 class UnderstandingPositions(Placement):
-    """Which encoder, where.
+    """Which encoder, at which sites.
 
-    The compatible form unless told: a flow at q, k and v that leaves the model as it is.
+    By default a flow at q, k and v, which does not change the model before it is trained.
     """
 
     bare: ClassVar[str] = "own positions"
@@ -66,51 +66,54 @@ class UnderstandingPositions(Placement):
 
 
 class FineTuning(TrainingSettings):
-    """How to fine-tune; after the warm-up the learning rate falls to zero in a straight line.
+    """How to fine-tune; after the warm-up the learning rate falls linearly to zero.
 
-    RoBERTa's values for GLUE.
+    The defaults are RoBERTa's values for GLUE.
     """
 
     part: TrainedPart = "all"
-    """What to train: all; the encoder alone (`flow`); of it p(start) alone (`start`); all that the
-    checkpoint's base does not hold (`head`); or nothing, to measure the model as it is.
+    """What to train: `all` weights; the position encoder alone (`flow`); only its p(start)
+    (`start`); only the weights outside the checkpoint's base model (`head`); or `nothing`, to
+    measure the model as it is.
     """
     epochs: Count = 10
     updates: Count | None = None
-    """Optimiser steps, instead of epochs."""
+    """Number of optimiser steps, instead of epochs."""
     batch: Annotated[int, Field(ge=1, le=2**16)] = 16
-    """Examples a batch."""
+    """Examples per batch."""
     lr: Positive = 1e-5
     warmup: Share = 0.06
     """Share of all updates over which the learning rate rises."""
     eps: Positive = 1e-6
     weight_decay: NotNegative = 0.1
     evaluate_every: Count | None = None
-    """Updates between two looks at the validation set; an epoch unless given."""
+    """Updates between two evaluations on the validation set; default: one epoch."""
     save_every: Count | None = None
-    """Updates between two checkpoints; an epoch unless given."""
+    """Updates between two checkpoints; default: one epoch."""
     keep: Count = 1
     take: Literal["last", "best"] = "last"
-    """Which weights are the run's: the last, or those that were best on the validation set."""
+    """Which weights to use: the last, or the best on the validation set."""
     keep_model: bool = True
-    """Keep the weights once the run is finished; without them, there are predictions and scores
-    only.
-    """
+    """Save the weights of the finished run; otherwise only predictions and scores remain."""
     keep_checkpoints: bool = False
-    """Keep the checkpoints once the run is finished."""
+    """Keep the checkpoints of the finished run."""
     tensorboard: bool = False
 
     @model_validator(mode="after")
     def _best_is_there(self) -> FineTuning:
         if self.take == "best" and self.save_every != self.evaluate_every:
             raise ValueError(
-                "`take: best` needs a checkpoint at every look: set `save_every` as "
+                "`take: best` needs a checkpoint at every evaluation: set `save_every` equal to "
                 "`evaluate_every`"
             )
         return self
 
     def pace(self, batches: int) -> Pace:
-        """When things happen, with so many batches an epoch."""
+        """Number of updates, and when to evaluate and save.
+
+        Args:
+            batches: batches per epoch.
+        """
         epoch = math.ceil(batches / self.accumulate)
         updates = self.updates or self.epochs * epoch
         return Pace(
@@ -122,10 +125,10 @@ class FineTuning(TrainingSettings):
 
 
 class CompareConfig(Config):
-    """What `floater compare` does."""
+    """Settings of `floater compare`."""
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
-    """One run of each arm for every seed; the median counts."""
+    """Every variant is run with every seed; the table shows medians."""
     draws: Annotated[int, Field(ge=1, le=100_000)] = 2000
     """Resamples of the paired bootstrap."""
 
@@ -138,21 +141,21 @@ class CompareConfig(Config):
         return self
 
 
-_OF_THE_ENCODER = ("update_every", "flow_lr_multiple", "flow_weight_decay", "freeze_flow")
-"""Training settings that an untouched model has no use for."""
+_ENCODER_SETTINGS = ("update_every", "flow_lr_multiple", "flow_weight_decay", "freeze_flow")
+"""Training settings that only matter with a position encoder."""
 
 
 class UnderstandingConfig(RunConfig):
-    """One run of a task, and both arms of its comparison."""
+    """The settings of one run of a task, from which `variants` derives those of a comparison."""
 
     task: str
     model: PretrainedConfig
     max_length: Annotated[int, Field(ge=1, le=2**20)] = 512
-    """Longest input, in tokens; what is longer is cut."""
+    """Longest input in tokens; longer inputs are truncated."""
     positions: UnderstandingPositions = UnderstandingPositions()
     dynamics: Path | None = None
-    """A run or a saved attachment whose trained encoder to start from; `positions` are then its
-    own.
+    """A run or a saved attachment whose trained encoder is the starting point; it also determines
+    `positions`.
     """
     training: FineTuning = FineTuning()
     compare: CompareConfig = CompareConfig()
@@ -161,8 +164,8 @@ class UnderstandingConfig(RunConfig):
     def _fits(self) -> UnderstandingConfig:
         if self.dynamics is not None and self.positions.encoder is None:
             raise ValueError(
-                "`dynamics` needs an encoder in `positions`; leave `dynamics` out for the model as "
-                "it is"
+                "`dynamics` needs an encoder in `positions`; remove `dynamics` to use the model "
+                "without one"
             )
         if self.positions.encoder is None and self.training.part in ("flow", "start"):
             raise ValueError(
@@ -172,22 +175,21 @@ class UnderstandingConfig(RunConfig):
         return self
 
     def bare(self) -> UnderstandingConfig:
-        """The same run of the untouched model: what belongs to an encoder is left out."""
-        off = self.positions.model_copy(update={"encoder": None})
+        """The same run without a position encoder; settings of the encoder are reset."""
+        positions = self.positions.model_copy(update={"encoder": None})
         defaults = {
-            name: type(self.training).model_fields[name].default for name in _OF_THE_ENCODER
+            name: type(self.training).model_fields[name].default for name in _ENCODER_SETTINGS
         }
         training = self.training.model_copy(update=defaults)
-        return self.model_copy(update={"positions": off, "dynamics": None, "training": training})
+        changes = {"positions": positions, "dynamics": None, "training": training}
+        return self.model_copy(update=changes)
 
     def variants(self) -> dict[str, UnderstandingConfig]:
-        """The runs that `floater compare` makes for each seed; the first is what the others are
-        compared with.
-        """
+        """The runs that `floater compare` makes for each seed; the first is the base."""
         if self.positions.encoder is None:
             raise ConfigError(
-                "`positions` must have an encoder to compare with the model as it is, but `encoder`"
-                " is null."
+                "`positions` must have an encoder to compare with the base model, but `encoder` is "
+                "null."
             )
         base = self.bare()
         if self.training.part in ("flow", "start"):  # nothing of the base is trained

@@ -44,7 +44,7 @@ def evaluate(
     name: str,
     console: Console | None = None,
 ) -> SetScores:
-    """Measure a model on a split; the run folder keeps predictions, tables and scores.
+    """Measure a model on a split; predictions, table and scores go to the run folder.
 
     Args:
         problem: the task.
@@ -110,7 +110,7 @@ def _write(folder: RunFolder, name: str, predictions: Predictions) -> dict[str, 
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is not that of a file."""
+    """Refuse a name that cannot be a file name."""
     if not is_plain(name):
         raise ArgumentError(f"`name` must be a plain name, without folders, but is {name!r}.")
 
@@ -136,12 +136,12 @@ def table_of(folder: RunFolder, name: str) -> np.ndarray:
 
 def describe(scores: SetScores) -> str:
     """Scores as text."""
-    words = []
+    texts = []
     for measure, value in scores.scores.items():
         digits = digits_of(measure)
         half = f" ± {value.interval:.{digits}f}" if value.interval is not None else ""
-        words.append(f"{measure} {value.score:.{digits}f}{half}")
-    return f"{', '.join(words) or 'no labels, so no score'} ({scores.examples:,} examples)"
+        texts.append(f"{measure} {value.score:.{digits}f}{half}")
+    return f"{', '.join(texts) or 'no labels, so no score'} ({scores.examples:,} examples)"
 
 
 def describe_difference(paired: Difference, measure: str) -> str:
@@ -190,9 +190,8 @@ def evaluate_run(
                 )
             theirs = other.scores().sets.get(name)
             if theirs is None or theirs.data.get("sha256") != split.fingerprint()["sha256"]:
-                settings = type(problem.config)(**other.settings())
-                their_problem = type(problem)(settings)  # type: ignore[call-arg]
-                _measure(their_problem, other, None, {name: split}, console)
+                theirs_config = type(problem.config)(**other.settings())
+                _measure(problem.with_config(theirs_config), other, None, {name: split}, console)
             tests = compare_runs(problem, other, folder, name)
             folder.add_paired(tests)
             for test in tests:
@@ -205,7 +204,7 @@ def _requested_splits(problem: Problem[Any, Any], request: EvaluationRequest) ->
     if request.data is not None:
         config: Any = problem.config
         whole = config.data.model_copy(update={"max_valid": None})
-        everything = type(problem)(config.model_copy(update={"data": whole}))  # type: ignore[call-arg]
+        everything = problem.with_config(config.model_copy(update={"data": whole}))
         name = request.name or request.data.name.removesuffix(".gz").rsplit(".", 1)[0]
         return {name: everything.read(request.data)}
     own: dict[str, Split] = {
@@ -237,7 +236,7 @@ def _check_own_scores(folder: RunFolder, name: str, split: Split, model: Path | 
         return
     if model is not None:
         raise ArgumentError(
-            f"`--model` needs `--name`: {folder.path} keeps the scores of its own weights as "
+            f"`--model` needs `--name`: {folder.path} stores the scores of its own weights as "
             f"{name!r}."
         )
     fingerprint = split.fingerprint()

@@ -1,5 +1,5 @@
-"""Pretrained encoders: where they are, with which head, with or without a position encoder, and
-what of them is trained.
+"""Pretrained models: locating and loading them, attaching a position encoder, and choosing which
+weights are trained.
 """
 
 from __future__ import annotations
@@ -32,60 +32,60 @@ _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def locate(name: str) -> str:
-    """The folder or hub name that a model's address stands for.
+    """The folder or hub name of a model.
 
     `pip:package/folder` is a folder inside an installed package, which is not imported.
     """
     if name.startswith("pip:"):
         package, _, inside = name.removeprefix("pip:").partition("/")
-        found = importlib.util.find_spec(package) if package.isidentifier() else None
-        if found is None or not found.submodule_search_locations:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
             raise ConfigError(
-                f"`name` of `model` must name an installed package, but {package!r} is none; see "
-                "requirements-models.txt."
+                f"`name` of `model` must name an installed package, but {package!r} is not one; "
+                "see requirements-models.txt."
             )
-        place = Path(found.submodule_search_locations[0]) / inside
+        folder = Path(spec.submodule_search_locations[0]) / inside
     else:
-        place = Path(name)
-        if not place.is_dir() and _HUB.fullmatch(name) and not name.startswith("."):
+        folder = Path(name)
+        if not folder.is_dir() and _HUB.fullmatch(name) and not name.startswith("."):
             return name
-    if (place / "floater_config.json").is_file():
+    if (folder / "floater_config.json").is_file():
         raise ConfigError(
-            f"`name` of `model` must be a model without an encoder of ours, but {name} has one; "
-            "give its base, and the encoder as `dynamics`."
+            f"`name` of `model` must be a model without a FLOATER encoder, but {name} has one; "
+            "give its base model, and the encoder as `dynamics`."
         )
-    if not (place / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         raise ConfigError(
             "`name` of `model` must be a folder with a config.json, a name on the hub or "
-            f"pip:package/folder, but {name} is none."
+            f"pip:package/folder, but {name} is none of them."
         )
-    return str(place)
+    return str(folder)
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model; a fast one that can pad."""
+    """Load the tokenizer of a model, which must be fast and able to pad."""
     with reading(
         f"The tokenizer of {where}",
         ConfigError,
         "check the files of the folder, or give another model.",
     ):
-        found = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     if (
-        not isinstance(found, PreTrainedTokenizerBase)
-        or not found.is_fast
-        or found.pad_token_id is None
+        not isinstance(tokenizer, PreTrainedTokenizerBase)
+        or not tokenizer.is_fast
+        or tokenizer.pad_token_id is None
     ):
         raise ConfigError(
             f"The tokenizer of {where} must be a fast one with a padding token, but is a "
-            f"{type(found).__name__}."
+            f"{type(tokenizer).__name__}."
         )
-    return found
+    return tokenizer
 
 
 def build(problem: Problem[Any, Any], where: str) -> nn.Module:
-    """The model a run starts from.
+    """Build the model at the start of training.
 
-    A new head draws the same weights with and without an encoder.
+    A new head gets the same random weights with and without a position encoder.
     """
     config = problem.config
     settings = {**problem.head(), **_dropout(config, where)}
@@ -99,14 +99,14 @@ def build(problem: Problem[Any, Any], where: str) -> nn.Module:
         )
         return model
     model = load(problem.auto_class, where, **settings)
-    placed = config.positions
-    if placed.encoder is not None:
-        attach(model, placed.encoder, sites=placed.sites, positions=placed.own)
+    positions = config.positions
+    if positions.encoder is not None:
+        attach(model, positions.encoder, sites=positions.sites, positions=positions.own)
     return model
 
 
 def load(auto_class: Any, where: str | Path, **settings: Any) -> Any:
-    """A pretrained model in full precision, from safetensors."""
+    """Load a pretrained model in float32, from safetensors."""
     with quiet():
         advice = "it must hold weights in safetensors of the class that the task needs."
         with reading(f"The model {where}", ConfigError, advice):
@@ -115,81 +115,90 @@ def load(auto_class: Any, where: str | Path, **settings: Any) -> Any:
 
 
 def load_trained(problem: Problem[Any, Any], folder: Path) -> nn.Module:
-    """What a run saved, or a checkpoint of it, with its encoder if it has one; ready to be
-    measured.
+    """Load the saved model of a run, or one of its checkpoints, with its encoder if it has one.
+
+    Args:
+        problem: the run's task.
+        folder: of the model or checkpoint.
+
+    Returns:
+        The model in eval mode.
     """
     if not (folder / "config.json").is_file():
         raise RunError(
             f"{folder} must hold a trained model, but does not; was the run finished, with "
             "`keep_model`?"
         )
-    check_hashes(folder, RunError, "bring it back from a copy, or train anew.")
-    described = read_checked(folder / "config.json")
-    kind = problem.auto_class.__name__.removeprefix("AutoModel")
-    named = described.get("architectures")
-    made_for = named if isinstance(named, list) and named else ["nothing"]
-    labels, wanted = described.get("id2label"), problem.head().get("id2label")
-    if not str(made_for[0]).endswith(kind):
-        raise RunError(
-            f"{folder} must hold a model {kind}, but is one of {made_for[0]}: another task's "
-            "weights."
-        )
-    if (
-        wanted is not None
-        and isinstance(labels, dict)
-        and list(labels.values()) != list(wanted.values())
-    ):
-        said = ", ".join(map(str, labels.values()))
-        raise RunError(
-            f"{folder} must tell {', '.join(wanted.values())} apart, but tells {said}: another "
-            "task's weights."
-        )
-    attached = NAME in described
-    with reading(folder, RunError, "it is damaged: bring it back from a copy, or train anew."):
+    check_hashes(folder, RunError, "restore a copy, or train again.")
+    settings = read_checked(folder / "config.json")
+    _check_head(problem, folder, settings)
+    with reading(folder, RunError, "it is damaged: restore a copy, or train again."):
         model: nn.Module = (
             from_pretrained(problem.auto_class, folder, dtype=torch.float32)
-            if attached
+            if NAME in settings
             else load(problem.auto_class, folder)
         )
     for name, parameter in model.named_parameters():
         if not bool(parameter.detach().isfinite().all()):
             raise RunError(
-                f"{folder} must hold finite weights, but {name} is not; train anew, with a lower "
+                f"{folder} must hold finite weights, but {name} is not; train again, with a lower "
                 "`training.lr`."
             )
     return model.eval()
 
 
+def _check_head(problem: Problem[Any, Any], folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse a model that was trained for another task."""
+    head = problem.auto_class.__name__.removeprefix("AutoModel")
+    classes = settings.get("architectures")
+    class_name = str(classes[0]) if isinstance(classes, list) and classes else "no class"
+    if not class_name.endswith(head):
+        raise RunError(
+            f"{folder} must hold a model {head}, but holds one of {class_name}: the weights of "
+            "another task."
+        )
+    labels, expected = settings.get("id2label"), problem.head().get("id2label")
+    if (
+        expected is not None
+        and isinstance(labels, dict)
+        and list(labels.values()) != list(expected.values())
+    ):
+        raise RunError(
+            f"{folder} must predict the labels {', '.join(expected.values())}, but predicts "
+            f"{', '.join(map(str, labels.values()))}: the weights of another task."
+        )
+
+
 def attachment_folder(path: Path) -> Path:
-    """Where a run, or a folder that `floater.save_pretrained` wrote, holds its encoder."""
-    found = path / ATTACHMENT if (path / CONFIG).is_file() else path
-    if not (found / "floater_config.json").is_file():
-        what = "is a run without one; was it finished?" if found != path else "is neither"
+    """The folder with the encoder of a run, or of what `floater.save_pretrained` wrote."""
+    folder = path / ATTACHMENT if (path / CONFIG).is_file() else path
+    if not (folder / "floater_config.json").is_file():
+        what = "is a run without one; was it finished?" if folder != path else "is neither."
         raise RunError(
             f"`dynamics` must be a run or a folder with a trained encoder, but {path} {what}"
         )
-    return found
+    return folder
 
 
 def select_trained(model: nn.Module, part: str) -> None:
-    """Freeze what is not to be trained; see `FineTuning.part`."""
-    made, base = attachment(model), base_of(model)
+    """Freeze the weights that are not trained; see `FineTuning.part`."""
+    attached, base = attachment(model), base_of(model)
     if part == "all":
         return
     model.requires_grad_(False)
     if part == "head":
-        kept = {
+        frozen = {
             id(parameter)
-            for module in (base, made)
+            for module in (base, attached)
             if module is not None
             for parameter in module.parameters()
         }
         for parameter in model.parameters():
-            parameter.requires_grad_(id(parameter) not in kept)
-    elif made is not None and part == "flow":
-        made.requires_grad_(True)
-    elif made is not None and part == "start":
-        for encoder in made.encoders.values():
+            parameter.requires_grad_(id(parameter) not in frozen)
+    elif attached is not None and part == "flow":
+        attached.requires_grad_(True)
+    elif attached is not None and part == "start":
+        for encoder in attached.encoders.values():
             if not isinstance(encoder, Flow):
                 raise ConfigError(
                     "`part: start` trains p(start) of a flow, but the encoder is a "
@@ -199,25 +208,25 @@ def select_trained(model: nn.Module, part: str) -> None:
 
 
 def lacks_head(auto_class: Any, where: str) -> bool:
-    """Whether a checkpoint has no weights for the head of a class."""
+    """Whether a checkpoint has no weights for the head of an Auto class."""
     model, info = load(auto_class, where, output_loading_info=True)
     inside = f"{model.base_model_prefix}."
     return any(not name.startswith(inside) for name in info["missing_keys"])
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:
-    """Counts for a run's record: all, those that train, and those of the encoder."""
-    made = attachment(model)
+    """Parameter counts for the run's record: all, trained, and of the position encoder."""
+    attached, weights = attachment(model), list(model.parameters())
     return {
-        "parameters": sum(one.numel() for one in model.parameters()),
-        "trained_parameters": sum(one.numel() for one in model.parameters() if one.requires_grad),
-        "position_parameters": 0 if made is None else made.num_parameters(),
+        "parameters": sum(weight.numel() for weight in weights),
+        "trained_parameters": sum(weight.numel() for weight in weights if weight.requires_grad),
+        "position_parameters": 0 if attached is None else attached.num_parameters(),
     }
 
 
 def resolve(config: UnderstandingConfig) -> UnderstandingConfig:
-    """The config with the positions of its dynamics, and a `max_length` that the model's own
-    positions, if kept, allow.
+    """Fill in `positions` from `dynamics`, and limit `max_length` to the model's built-in
+    positions if they are kept.
     """
     if config.dynamics is not None:
         config = config.model_copy(
@@ -229,36 +238,36 @@ def resolve(config: UnderstandingConfig) -> UnderstandingConfig:
     with reading(
         f"The config of {where}", ConfigError, "check its config.json, or give another model."
     ):
-        known: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
-    rows = getattr(known, "max_position_embeddings", config.max_length)
-    first = (
-        known.pad_token_id + 1 if known.model_type in ("roberta", "xlm-roberta") else 0
-    )  # they count from there
+        model_config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    rows = getattr(model_config, "max_position_embeddings", config.max_length)
+    first = 0
+    if model_config.model_type in ("roberta", "xlm-roberta"):  # their positions start after padding
+        first = model_config.pad_token_id + 1
     return config.model_copy(update={"max_length": min(config.max_length, int(rows) - first)})
 
 
 def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositions:
-    found = read_checked(folder / "floater_config.json")
-    if not {"encoder", "sites", "positions"} <= found.keys():
+    saved = read_checked(folder / "floater_config.json")
+    if not {"encoder", "sites", "positions"} <= saved.keys():
         raise RunError(
             f"{folder / 'floater_config.json'} must describe an encoder, but does not; it is "
             "damaged."
         )
     theirs = UnderstandingPositions(
-        encoder=found["encoder"], sites=found["sites"], own=found["positions"]
+        encoder=saved["encoder"], sites=saved["sites"], own=saved["positions"]
     )
     if "positions" in config.model_fields_set and config.positions != theirs:
         raise ConfigError(
             f"`positions` must be those of {config.dynamics}, but differ from them; leave "
-            "`positions` out to take them over."
+            "`positions` out to use the same ones."
         )
     return theirs
 
 
 def _dropout(config: UnderstandingConfig, where: str) -> dict[str, float]:
-    """Dropout of hidden states and attention, as the model's own config calls it."""
+    """The dropout settings under the names that the model's config uses."""
     share = config.model.dropout
     if share is None:
         return {}
-    known = AutoConfig.from_pretrained(where, trust_remote_code=False)
-    return {name: share for name in _DROPOUTS if hasattr(known, name)}
+    model_config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    return {name: share for name in _DROPOUTS if hasattr(model_config, name)}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from ..padding import PadRight
 from .config import UnderstandingConfig
 
 Batch = dict[str, Tensor]
@@ -19,29 +20,22 @@ Measure = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Table [examples, columns] and how often each example counts [draws, examples] → the score of each
 draw [draws].
 """
-
-
-_SEED = 0  # of the choice of examples, the same for every run
+_SEED = 0  # of `sample`, the same for every run
 
 
 class Split(Protocol):
     """Data that was read and checked."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Where it came from, for messages."""
+        ...
 
     def __len__(self) -> int: ...
 
     def fingerprint(self) -> dict[str, Any]:
         """What a run folder records about it, with at least `from` and `sha256`."""
         ...
-
-
-class QuestionSplit(Split, Protocol):
-    """A split that is a list of questions."""
-
-    @property
-    def questions(self) -> tuple[Any, ...]: ...
 
 
 class Features(Protocol):
@@ -74,11 +68,17 @@ F = TypeVar("F", bound=Features)
 
 
 class Problem(ABC, Generic[S, F]):
-    """Data, head, loss and measures. Scores are percentages unless a task says otherwise."""
+    """Data, head, loss and measures. Scores are percentages by default."""
 
     auto_class: ClassVar[Any]
     """The Auto class of transformers that has the head."""
-    config: UnderstandingConfig
+
+    def __init__(self, config: UnderstandingConfig) -> None:
+        self.config = config
+
+    def with_config(self, config: UnderstandingConfig) -> Self:
+        """The same kind of problem with other settings."""
+        return type(self)(config)
 
     @property
     @abstractmethod
@@ -104,12 +104,12 @@ class Problem(ABC, Generic[S, F]):
     def encode(self, split: S, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> F:
         """The inputs of the model."""
 
-    @abstractmethod
     def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
-        """A function from inputs to tensors.
+        """A function that turns a list of inputs into a batch of tensors.
 
-        Training batches have `labels`, by whose number the loss is divided; -100 is no label.
+        Training batches have `labels`; the loss is divided by their number, without those of -100.
         """
+        return PadRight(tokenizer.pad_token_id)
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -121,14 +121,14 @@ class Problem(ABC, Generic[S, F]):
 
     @abstractmethod
     def judge(self, split: S, features: F, outputs: Mapping[str, np.ndarray]) -> Predictions:
-        """Outputs [inputs, …], padded to the longest → predictions and the table of scores."""
+        """Predictions and the table of scores, from outputs [inputs, …] padded to the longest."""
 
     @abstractmethod
     def scores(self, table: np.ndarray) -> dict[str, float]:
         """Every measure of a table."""
 
     def signature(self, measure: str) -> str:
-        """What makes a score comparable."""
+        """Everything that a score must share with another to be comparable."""
         return measure
 
 
@@ -144,11 +144,19 @@ def sample(count: int, size: int | None) -> np.ndarray | None:
     return np.sort(np.random.default_rng(_SEED).permutation(count)[:size])
 
 
-Q = TypeVar("Q", bound=QuestionSplit)
+class SampledSplit(Protocol):
+    """A split of which a sample can be taken."""
+
+    def sampled(self, size: int | None) -> Self:
+        """A fixed sample of `size` examples in their order; itself if all are taken."""
+        ...
 
 
-def limit(splits: Mapping[str, Q], max_train: int | None, max_valid: int | None) -> dict[str, Q]:
-    """Splits with a limited number of questions, always the same ones.
+P = TypeVar("P", bound=SampledSplit)
+
+
+def limit(splits: Mapping[str, P], max_train: int | None, max_valid: int | None) -> dict[str, P]:
+    """Splits with a limited number of examples, always the same ones.
 
     Args:
         splits: by name.
@@ -156,15 +164,6 @@ def limit(splits: Mapping[str, Q], max_train: int | None, max_valid: int | None)
         max_valid: limit of each other split.
     """
     return {
-        name: _sampled(split, max_train if name == "train" else max_valid)
+        name: split.sampled(max_train if name == "train" else max_valid)
         for name, split in splits.items()
     }
-
-
-def _sampled(split: Q, size: int | None) -> Q:
-    chosen = sample(len(split), size)
-    if chosen is None:
-        return split
-    questions = tuple(split.questions[i] for i in chosen)
-    smaller: Q = replace(split, questions=questions, name=f"{split.name} ({size} drawn)")  # type: ignore[type-var]
-    return smaller

@@ -1,7 +1,7 @@
 """Measures under resampling, and the paired bootstrap over examples and seeds.
 
-A resample is how often each example counts, [draws, examples]: all draws of a measure are one or
-two matrix products.
+Resamples are given as counts [draws, examples], how often each example occurs in each of them, so
+that a measure needs one or two matrix products for all draws.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ from ...runs.scores import Difference
 from .problem import Measure
 
 _SEED = 12345
-_AT_ONCE = 4_000_000  # counts that are held at a time
+_BLOCK = 4_000_000  # largest number of counts that are processed at a time
 
 
 def mean(column: int = 0, factor: float = 100.0) -> Measure:
     """The mean of a column of the table."""
 
     def measure(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        found: np.ndarray = factor * (counts @ table[:, column]) / counts.sum(1)
-        return found
+        means: np.ndarray = factor * (counts @ table[:, column]) / counts.sum(1)
+        return means
 
     return measure
 
 
 def ratio(column: int = 0, other: int = 1, factor: float = 1.0) -> Measure:
-    """The sum of one column over the sum of another; 0 where that is 0."""
+    """The sum of one column divided by the sum of another; 0 where that is 0."""
 
     def measure(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        return _over(counts @ table[:, column], counts @ table[:, other], factor)
+        return _quotient(counts @ table[:, column], counts @ table[:, other], factor)
 
     return measure
 
 
 def accuracy(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Per cent of the rows (prediction, label) that agree."""
+    """Percentage of rows (prediction, label) that agree."""
     return mean()((table[:, :1] == table[:, 1:2]).astype(np.float64), counts)
 
 
 def _confusion(table: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, ...]:
     """True positives, false positives, false negatives, true negatives [draws] of rows (prediction,
-    label); 1 is positive.
+    label); class 1 is positive.
     """
-    said, meant = table[:, 0] == 1, table[:, 1] == 1
-    kinds = np.stack([said & meant, said & ~meant, ~said & meant, ~said & ~meant], 1)
-    return tuple((counts @ kinds.astype(np.float64)).T)
+    predicted, true = table[:, 0] == 1, table[:, 1] == 1
+    cells = np.stack(
+        [predicted & true, predicted & ~true, ~predicted & true, ~predicted & ~true], 1
+    )
+    return tuple((counts @ cells.astype(np.float64)).T)
 
 
 def f1(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """F1 of class 1 in per cent; 0 where nothing is 1, as scikit-learn has it."""
-    right, wrong, missed, _ = _confusion(table, counts)
-    below = 2 * right + wrong + missed
-    return _over(2 * right, below)
+    """F1 of class 1 in per cent; 0 if there is no 1, as in scikit-learn."""
+    hits, false_alarms, misses, _ = _confusion(table, counts)
+    return _quotient(2 * hits, 2 * hits + false_alarms + misses)
 
 
 def matthews(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Matthews correlation in per cent; 0 where one of the two is constant."""
-    a, b, c, d = _confusion(table, counts)
-    below = np.sqrt((a + b) * (a + c) * (d + b) * (d + c))
-    return _over(a * d - b * c, below)
+    """Matthews correlation in per cent; 0 if predictions or labels are constant."""
+    tp, fp, fn, tn = _confusion(table, counts)
+    return _quotient(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
 
 
 def pearson(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Pearson correlation of rows (prediction, label), in per cent; 0 where one of the two is
+    """Pearson correlation of rows (prediction, label), in per cent; 0 if predictions or labels are
     constant.
     """
     shape = counts.shape
@@ -77,40 +77,39 @@ def pearson(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def spearman(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Spearman correlation, in per cent: Pearson's of the ranks that the rows have in each
-    resample.
-    """
+    """Spearman correlation in per cent: the Pearson correlation of the ranks in each resample."""
     return _correlation(_ranks(table[:, 0], counts), _ranks(table[:, 1], counts), counts)
 
 
-def _correlation(one: np.ndarray, other: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
     total = counts.sum(1, keepdims=True)
-    one = one - (one * counts).sum(1, keepdims=True) / total
-    other = other - (other * counts).sum(1, keepdims=True) / total
-    below = np.sqrt((counts * one**2).sum(1) * (counts * other**2).sum(1))
-    return _over((counts * one * other).sum(1), below)
+    x = x - (x * counts).sum(1, keepdims=True) / total
+    y = y - (y * counts).sum(1, keepdims=True) / total
+    norm = np.sqrt((counts * x**2).sum(1) * (counts * y**2).sum(1))
+    return _quotient((counts * x * y).sum(1), norm)
 
 
-def _over(above: np.ndarray, below: np.ndarray, factor: float = 100.0) -> np.ndarray:
-    """A quotient, in per cent unless told; 0 where there is nothing to divide by."""
-    found: np.ndarray = factor * np.divide(above, below, out=np.zeros_like(below), where=below > 0)
-    return found
+def _quotient(numerator: np.ndarray, denominator: np.ndarray, factor: float = 100.0) -> np.ndarray:
+    """A quotient, in per cent by default; 0 where the denominator is not positive."""
+    zeros = np.zeros_like(denominator)
+    quotient: np.ndarray = factor * np.divide(
+        numerator, denominator, out=zeros, where=denominator > 0
+    )
+    return quotient
 
 
 def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The mean rank [draws, examples] of each value among all that were drawn."""
+    """The mean rank [draws, examples] of each value within each resample."""
     _, group = np.unique(values, return_inverse=True)
     sizes = np.zeros((len(counts), int(group.max()) + 1))
     np.add.at(sizes.T, group, counts.T)
-    found: np.ndarray = (np.cumsum(sizes, 1) - (sizes - 1) / 2)[:, group]
-    return found
+    ranks: np.ndarray = (np.cumsum(sizes, 1) - (sizes - 1) / 2)[:, group]
+    return ranks
 
 
 @lru_cache(maxsize=1)
-def counted(examples: int, draws: int) -> np.ndarray:
-    """How often each example is in each resample [draws, examples]; always the same for the same
-    numbers.
-    """
+def resample_counts(examples: int, draws: int) -> np.ndarray:
+    """How often each example occurs in each resample [draws, examples]; the same at every call."""
     random = np.random.default_rng(_SEED)
     return random.multinomial(examples, np.full(examples, 1 / examples), size=draws).astype(
         np.float64
@@ -119,8 +118,8 @@ def counted(examples: int, draws: int) -> np.ndarray:
 
 def resampled(measure: Measure, table: np.ndarray, draws: int) -> np.ndarray:
     """Scores [draws] of a measure over resamples of the examples."""
-    counts = counted(len(table), draws)
-    rows = max(1, _AT_ONCE // len(table))
+    counts = resample_counts(len(table), draws)
+    rows = max(1, _BLOCK // len(table))
     return np.concatenate(
         [measure(table, counts[first : first + rows]) for first in range(0, draws, rows)]
     )
@@ -137,16 +136,16 @@ def interval(measure: Measure, table: np.ndarray, draws: int = 1000) -> float | 
 def paired_bootstrap(
     measure: Measure, base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, draws: int = 2000
 ) -> Difference:
-    """Paired bootstrap over examples: the same resamples for both variants and all seeds, and the
-    median over seeds in each of them.
+    """Compare two variants by a paired bootstrap over examples.
 
-    The p-value is two-sided: twice the share of resamples in which the difference does not have its
-    sign, at most 1.
+    Both variants and all seeds share the same resamples; a resample counts with the median over
+    seeds. The p-value is two-sided: twice the share of resamples whose difference has the opposite
+    sign or is 0, at most 1.
 
     Args:
-        measure: how a score follows from a table.
-        base: a table [examples, columns] for each seed.
-        other: the same of the other variant.
+        measure: computes a score from a table.
+        base: one table [examples, columns] per seed.
+        other: the same for the other variant.
         draws: number of resamples.
     """
     sizes = {len(table) for table in (*base, *other)}

@@ -1,4 +1,4 @@
-"""Tasks of language understanding: a pretrained model, with or without a position encoder."""
+"""The base class of language understanding tasks: fine-tune a pretrained model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, set_seed
 
 from ...attachments import attachment, save_pretrained
 from ...files import new_folder, record_hashes
@@ -37,7 +37,7 @@ from .models import (
 )
 from .predicting import predict_all
 from .problem import Features, Problem, Split
-from .variants import compare_variants, outputs_at_start, same_outputs
+from .variants import StartOutputs, compare_variants, outputs_at_start, same_outputs
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,6 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
     def trains(self) -> bool:
         return self.config.training.part != "nothing"
 
-    def _with(self, config: UnderstandingConfig) -> UnderstandingTask[S, F]:
-        return type(self)(config)
-
     # Before training ------------------------------------------------------------------------------
 
     def check(self, path: Path) -> None:
@@ -96,7 +93,7 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
         self.splits()
 
     def resolve(self) -> UnderstandingTask[S, F]:
-        return self._with(resolve(self.config))
+        return self.with_config(resolve(self.config))
 
     def prepare(self, folder: RunFolder) -> UnderstandingData:
         base = locate(self.config.model.name)
@@ -118,7 +115,7 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
         return model
 
     def warnings(self, model: nn.Module, data: UnderstandingData) -> Sequence[str]:
-        """Trained dynamics that are used at longer inputs than they were trained on."""
+        """Warn if trained dynamics are used on longer inputs than they were trained on."""
         if self.config.dynamics is None:
             return ()
         longest = int(data.train.lengths().max())
@@ -208,7 +205,7 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
             self._save(folder, model, data.tokenizer)
 
     def _save(self, folder: RunFolder, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Save the model and its encoder, as far as the config asks for them."""
+        """Save the model, and the encoder alone, as far as the config asks for them."""
         training = self.config.training
         if training.keep_model:
             with new_folder(folder.model) as temporary:
@@ -239,17 +236,20 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
 
     def variants(self, seed: int) -> dict[str, Task[UnderstandingData]]:
         config = self.config.model_copy(update={"seed": seed})
-        return {name: self._with(variant) for name, variant in config.variants().items()}
+        return {name: self.with_config(variant) for name, variant in config.variants().items()}
 
     def check_start(self, variants: Sequence[Task[UnderstandingData]]) -> StartCheck:
-        return same_outputs([self._outputs_at_start(task.resolve()) for task in variants])
+        resolved: list[Any] = [variant.resolve() for variant in variants]
+        return same_outputs([variant.outputs_at_start() for variant in resolved])
 
-    def _outputs_at_start(self, task: Any) -> Any:
-        """The outputs of a variant before training, with a new encoder instead of a trained one."""
-        config = task.config
-        fresh = self._with(config.model_copy(update={"dynamics": None}))
+    def outputs_at_start(self) -> StartOutputs:
+        """The outputs before training, with a new encoder instead of a trained one."""
+        fresh = self.with_config(self.config.model_copy(update={"dynamics": None}))
         data = fresh.prepare(RunFolder(Path()))
-        return outputs_at_start(fresh, data, trained=config.dynamics is not None)
+        set_seed(fresh.config.seed)
+        model = fresh.build_model(data).eval()
+        trained = self.config.dynamics is not None
+        return outputs_at_start(fresh, model, data.valid, data.tokenizer, trained=trained)
 
     def compare(self, runs: Mapping[str, Sequence[RunFolder]]) -> list[VariantScore]:
         return compare_variants(self, runs, draws=self.config.compare.draws)

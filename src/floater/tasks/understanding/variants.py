@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import nn
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedTokenizerBase
 
 from ...runs.comparison import StartCheck, VariantScore
 from ...runs.folder import RunFolder
@@ -17,24 +17,7 @@ from .predicting import predict_all
 from .problem import Features, Problem
 from .resampling import paired_bootstrap
 
-_INPUTS = 256  # on which the variants are compared before training
-
-
-class _Data(Protocol):
-    @property
-    def valid(self) -> Any: ...
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-
-class _Buildable(Protocol):
-    """A problem whose model can be built."""
-
-    @property
-    def config(self) -> Any: ...
-
-    def build_model(self, data: Any) -> nn.Module: ...
+_INPUTS = 256  # number of inputs on which variants are compared before training
 
 
 @dataclass(frozen=True)
@@ -44,7 +27,7 @@ class StartOutputs:
     Attributes:
         outputs: by name.
         inputs: number of inputs.
-        trained: the config names a trained encoder, in whose place a new one was used.
+        trained: whether the config names a trained encoder, which a new one replaced.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -52,21 +35,26 @@ class StartOutputs:
     trained: bool
 
 
-def outputs_at_start(task: Any, data: _Data, *, trained: bool) -> StartOutputs:
-    """Build the model of a task as for training, and predict some validation inputs.
+def outputs_at_start(
+    problem: Problem[Any, Any],
+    model: nn.Module,
+    valid: Features,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    trained: bool,
+) -> StartOutputs:
+    """The outputs for some validation inputs.
 
     Args:
-        task: an `UnderstandingTask`.
-        data: its prepared data.
+        problem: the task.
+        model: as it is before training, in eval mode.
+        valid: the validation inputs.
+        tokenizer: the model's.
         trained: recorded in the result.
     """
-    valid: Features = data.valid
     only = np.unique(np.linspace(0, len(valid) - 1, _INPUTS).astype(int)).tolist()
-    set_seed(task.config.seed)
-    model = task.build_model(data).eval()
-    return StartOutputs(
-        predict_all(task, model, valid, data.tokenizer, only=only), len(only), trained
-    )
+    outputs = predict_all(problem, model, valid, tokenizer, only=only)
+    return StartOutputs(outputs, len(only), trained)
 
 
 def same_outputs(variants: Sequence[StartOutputs]) -> StartCheck:
@@ -87,7 +75,7 @@ def same_outputs(variants: Sequence[StartOutputs]) -> StartCheck:
 def compare_variants(
     problem: Problem[Any, Any], runs: Mapping[str, Sequence[RunFolder]], *, draws: int
 ) -> list[VariantScore]:
-    """Every other variant against the first, on every test set and measure.
+    """Compare every other variant with the first, on every test set and measure.
 
     Args:
         problem: the task.
