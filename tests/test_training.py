@@ -148,7 +148,7 @@ def test_parameter_groups() -> None:
     )
     with pytest.raises(ArgumentError, match="`flow_lr_multiple` must be positive, but is 0"):
         parameter_groups(model, lr=1e-3, flow_lr_multiple=0)
-    with pytest.raises(ArgumentError, match="`steps` must be a positive whole number, but is 0"):
+    with pytest.raises(ArgumentError, match="`steps` must be a positive integer, but is 0"):
         UpdateEvery(0)
     made.detach()
     with pytest.raises(AttachmentError, match="has no attachment"):

@@ -187,7 +187,7 @@ def translate(
     input: options.InputFile = None,
     output: options.OutputFile = None,
     beam: options.Beam = None,
-    window: options.Window = 1000,
+    window: options.WindowSize = 1000,
     model: options.Weights = None,
 ) -> None:
     """Translate text line by line; empty lines stay empty."""

@@ -139,7 +139,7 @@ InputFile = Annotated[
     Option(help="File to translate, one sentence per line; default: standard input."),
 ]
 OutputFile = Annotated[Path | None, Option(help="File to write; default: standard output.")]
-Window = Annotated[
+WindowSize = Annotated[
     int, Option(min=1, help="Number of lines that are sorted by length and batched together.")
 ]
 

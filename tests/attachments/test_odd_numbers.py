@@ -104,7 +104,7 @@ def test_tables_that_no_machine_holds_are_refused_at_once(call: Any) -> None:
 def test_a_recurrent_encoder_does_not_step_for_ever() -> None:
     with pytest.raises(
         LengthError,
-        match="steps through all positions, at most 200,000, but position 10,000,000 was asked for",
+        match="steps through all positions, at most 200,000, but position 10,000,000 was requested",
     ):
         floater.RecurrentConfig().build(1, 4)(torch.tensor([1e6]))
 

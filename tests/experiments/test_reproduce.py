@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from floater import cli
 from floater.encoders import FlowConfig, LearnedConfig, RecurrentConfig
 from floater.errors import ArgumentError, FloaterError
-from floater.experiments.base import Request, TrainingItem
+from floater.experiments.base import ReproductionRequest, TrainingItem
 from floater.experiments.parameter_counts import build_translator
 from floater.experiments.reproduce import ITEMS, reproduce
 from floater.experiments.understanding import Comparisons
@@ -172,7 +172,7 @@ def test_every_item_is_accounted_for() -> None:
 @pytest.mark.parametrize(("name", "scale"), VARIANTS)
 def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
     item = trained(name)
-    request = Request(scale, Path("unused"), [0], 1, QUIET)
+    request = ReproductionRequest(scale, Path("unused"), [0], 1, QUIET)
     variants = item.chosen(request)
     assert sorted(variant.key for variant in variants) == sorted(VARIANTS[name, scale])
     found = item.configs(scale, request)
@@ -201,7 +201,7 @@ def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
 @pytest.mark.parametrize(("name", "scale"), [key for key in VARIANTS if key[1] != "smoke"])
 def test_check_shows_a_row_per_variant(name: str, scale: Scale) -> None:
     item = trained(name)
-    (table,) = item.check(Request(scale, Path("unused"), [0], 1, QUIET)).tables
+    (table,) = item.check(ReproductionRequest(scale, Path("unused"), [0], 1, QUIET)).tables
     names = {variant.key: variant.name for variant in item.variants}
     assert sorted(str(row[0]) for row in table.rows) == sorted(
         names[key] for key in VARIANTS[name, scale]
@@ -228,7 +228,7 @@ COMPARED = {
 def test_comparisons_of_every_scale_resolve(name: str, scale: Scale) -> None:
     item = ITEMS[name]
     assert isinstance(item, Comparisons)
-    request = Request(scale, Path("unused"), [0, 7], 1, QUIET)
+    request = ReproductionRequest(scale, Path("unused"), [0, 7], 1, QUIET)
     jobs = item.jobs(request)
     trainings = {job.path.name: job.task.config.training for job in jobs}
     assert {key: (found.epochs, found.batch) for key, found in trainings.items()} == COMPARED[
@@ -281,7 +281,7 @@ def test_variants_of_an_item_with_one_config_are_its_own_alone() -> None:
     for scale in SCALES:
         with pytest.raises(ArgumentError, match="must be among sinusoidal, flow-blocks, kept"):
             trained("efficiency").chosen(
-                Request(scale, Path("unused"), [0], 1, QUIET, ["sinusoidl"])
+                ReproductionRequest(scale, Path("unused"), [0], 1, QUIET, ["sinusoidl"])
             )
 
 
@@ -309,17 +309,19 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
 
 def test_variants_may_be_any_config_of_the_item() -> None:
     item = trained("s2l")
-    request = Request("small", Path("unused"), [0], 1, QUIET, ["sinusoidal", "flow-blocks-horizon"])
+    request = ReproductionRequest(
+        "small", Path("unused"), [0], 1, QUIET, ["sinusoidal", "flow-blocks-horizon"]
+    )
     found = item.configs("small", request)
     assert list(found) == ["sinusoidal", "flow-blocks-horizon"]
     assert found["sinusoidal"].data.max_source_tokens == 47
-    shorter = Request(
+    shorter = ReproductionRequest(
         "small", Path("unused"), [0], 1, QUIET, ["sinusoidal"], ["training.updates=7"]
     )
     for name in ("s2l", "efficiency"):
         assert trained(name).configs("small", shorter)["sinusoidal"].training.updates == 7
     for name in ("nmt", "s2l", "rnn", "heatmaps", "efficiency"):  # an hour on two cores
-        asked = Request("small", Path("unused"), [0], 1, QUIET)
+        asked = ReproductionRequest("small", Path("unused"), [0], 1, QUIET)
         assert all(
             config.training.updates <= 2000
             for config in trained(name).configs("small", asked).values()

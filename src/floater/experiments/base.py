@@ -20,7 +20,7 @@ from .variants import Scale, Sources, Variant
 
 
 @dataclass(frozen=True)
-class Request:
+class ReproductionRequest:
     """The options of a reproduction.
 
     Attributes:
@@ -51,14 +51,14 @@ class Item(ABC):
     """What it trains at the scale paper; None if it trains nothing."""
 
     @abstractmethod
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         """Measure what the table or figure of the paper shows."""
 
-    def follow(self, request: Request) -> None:
+    def follow(self, request: ReproductionRequest) -> None:
         """Do the share of a process of rank > 0 under accelerate: take part in the runs."""
         return
 
-    def check(self, request: Request) -> Results | None:
+    def check(self, request: ReproductionRequest) -> Results | None:
         """Check configs and count parameters without training; None if it trains nothing."""
         return None
 
@@ -72,7 +72,7 @@ class TrainingItem(Item):
     apart = False
     """Whether each run needs its own process, because its memory is measured."""
 
-    def chosen(self, request: Request) -> list[Variant]:
+    def chosen(self, request: ReproductionRequest) -> list[Variant]:
         """The variants of a request; raises an error if one is unknown or lacks its warm start."""
         if not request.keys:
             return [variant for variant in self.variants if self.offered(variant, request.scale)]
@@ -96,7 +96,7 @@ class TrainingItem(Item):
         """Whether there is a config of this variant at a scale, valid or not."""
         return self.sources.offers(variant, scale)
 
-    def left_out(self, request: Request) -> str:
+    def left_out(self, request: ReproductionRequest) -> str:
         """A line about the variants without a config at this scale; empty if there are none."""
         names = [
             variant.name
@@ -106,7 +106,9 @@ class TrainingItem(Item):
         reason = f"left out because they have no config at the scale {request.scale}"
         return f"{reason}: {'; '.join(names)}" if names else ""
 
-    def configs(self, scale: Scale, request: Request | None = None) -> dict[str, TranslationConfig]:
+    def configs(
+        self, scale: Scale, request: ReproductionRequest | None = None
+    ) -> dict[str, TranslationConfig]:
         """The settings of the runs by variant name, without warm starts."""
         variants = (
             [variant for variant in self.variants if self.offered(variant, scale)]
@@ -119,7 +121,7 @@ class TrainingItem(Item):
             for variant in variants
         }
 
-    def check(self, request: Request) -> Results:
+    def check(self, request: ReproductionRequest) -> Results:
         table = translation_sizes(
             self.configs(request.scale, request),
             {variant.name: variant.published("parameters") for variant in self.variants},
@@ -128,10 +130,10 @@ class TrainingItem(Item):
         )
         return Results(item=self.name, scale=request.scale, title=self.title, tables=[table])
 
-    def follow(self, request: Request) -> None:
+    def follow(self, request: ReproductionRequest) -> None:
         self.runs(request)
 
-    def runs(self, request: Request) -> tuple[list[Variant], Runs]:
+    def runs(self, request: ReproductionRequest) -> tuple[list[Variant], Runs]:
         """Run all variants of a request."""
         variants = self.chosen(request)
         if note := self.left_out(request):
@@ -150,7 +152,7 @@ class TrainingItem(Item):
             apart=self.apart,
         )
 
-    def results(self, request: Request, runs: Runs) -> Results:
+    def results(self, request: ReproductionRequest, runs: Runs) -> Results:
         """Results with title and runs, without tables and figures."""
         names = [
             Path(os.path.relpath(run.path, request.folder)).as_posix()

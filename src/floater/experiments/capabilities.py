@@ -17,7 +17,7 @@ from ..encoders import (
 )
 from ..errors import LengthError
 from ..runs.results import Cell, Results, Table
-from .base import Item, Request
+from .base import Item, ReproductionRequest
 from .parameter_counts import shared_parameters
 
 TRAINED_LENGTH = 64
@@ -115,7 +115,7 @@ class Capabilities(Item):
     name = "capabilities"
     title = "What each encoding can do (Table 1)"
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         checks = capability_table(64 if request.scale == "smoke" else 512)
         all_three = [str(name) for name, *cells in checks.rows if cells[:3] == ["yes"] * 3]
         return Results(

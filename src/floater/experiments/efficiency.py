@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..runs.folder import RunFolder
 from ..runs.results import Cell, Mean, Results, Table
-from .base import Request, TrainingItem
+from .base import ReproductionRequest, TrainingItem
 from .result_tables import fact, mean, scored
 from .scheduler import Runs
 from .step_timing import Cost, step_costs
@@ -66,7 +66,7 @@ class Efficiency(TrainingItem):
         ),
     )
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
         rounds = 3 if request.scale == "smoke" else 10
         configs = dict(

@@ -13,7 +13,7 @@ from ..report.figures import heat_maps
 from ..runs.folder import RunFolder
 from ..runs.results import Cell, Results, Table
 from ..training.extract_encodings import encodings_of
-from .base import Request, TrainingItem
+from .base import ReproductionRequest, TrainingItem
 from .result_tables import mean
 from .scheduler import Runs, job_of
 from .variants import HOUR, Sources, Variant
@@ -37,7 +37,7 @@ class HeatMaps(TrainingItem):
         Variant("recurrent-1-scalar", "RNN"),
     )
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self._shared_runs(request)
         tables = {variant.name: first_site(runs[variant.key][0].path) for variant in variants}
         path = draw(
@@ -65,7 +65,7 @@ class HeatMaps(TrainingItem):
         )
         return self.results(request, runs).model_copy(update={"tables": [table]})
 
-    def _shared_runs(self, request: Request) -> tuple[list[Variant], Runs]:
+    def _shared_runs(self, request: ReproductionRequest) -> tuple[list[Variant], Runs]:
         """Finished runs of other items with the same settings; the others are run here."""
         variants = self.chosen(request)
         runs: Runs = {}

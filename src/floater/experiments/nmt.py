@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..runs.results import Results, Table
-from .base import Request, TrainingItem
+from .base import ReproductionRequest, TrainingItem
 from .result_tables import against, fact, scored, verdict
 from .scheduler import Runs
 from .variants import HOUR, Sources, Variant
@@ -28,7 +28,7 @@ class TranslationTable(TrainingItem):
         Variant("sinusoidal-more", "sinusoidal, trained longer", after="sinusoidal"),
     )
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
         rows = [
             [

@@ -15,7 +15,7 @@ from ..report.figures import line_chart
 from ..report.page import write_report
 from ..runs.results import Results
 from ..training.process import on_cpu
-from .base import Item, Request
+from .base import Item, ReproductionRequest
 from .capabilities import Capabilities
 from .efficiency import Efficiency
 from .heatmaps import HeatMaps
@@ -78,7 +78,7 @@ def reproduce(
     folder = out / f"{name}-{scale}"
     if checked_scale == "paper":
         workers = 1
-    request = Request(checked_scale, folder, seeds, workers, console, keys, overrides)
+    request = ReproductionRequest(checked_scale, folder, seeds, workers, console, keys, overrides)
     if check_only:
         _check(item, request)
         return None
@@ -107,7 +107,7 @@ def _checked_scale(name: str) -> Scale:
     raise ArgumentError(f"`--scale` must be one of {', '.join(SCALES)}, but is {name!r}.")
 
 
-def _check(item: Item, request: Request) -> None:
+def _check(item: Item, request: ReproductionRequest) -> None:
     results = item.check(request)
     if results is None:
         print_text(request.console, f"{item.title}: nothing is trained, so nothing to check")
@@ -115,7 +115,7 @@ def _check(item: Item, request: Request) -> None:
         show(results, request.console)
 
 
-def _write(results: Results, request: Request) -> None:
+def _write(results: Results, request: ReproductionRequest) -> None:
     """Write and print results."""
     folder, console = request.folder, request.console
     results.write(folder)

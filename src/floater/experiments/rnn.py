@@ -7,7 +7,7 @@ from ..encoders import Encoder
 from ..runs.folder import RunFolder
 from ..runs.results import Results, Table
 from ..tasks.translation.model import MarianMTModel
-from .base import Request, TrainingItem
+from .base import ReproductionRequest, TrainingItem
 from .parameter_counts import shared_parameters
 from .result_tables import fact, scored, test_data, verdict
 from .variants import HOUR, Sources, Variant
@@ -43,7 +43,7 @@ class RecurrentTable(TrainingItem):
         Variant("recurrent-2-vector", "recurrent, 2 layers, vector"),
     )
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
         table = Table(
             title=self.title,

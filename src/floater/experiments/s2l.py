@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..runs.results import Cell, Mean, Results, Table
-from .base import Request, TrainingItem
+from .base import ReproductionRequest, TrainingItem
 from .result_tables import by_length, fact, length_bins, scored, test_data, verdict
 from .scheduler import Runs
 from .variants import HOUR, Sources, Variant
@@ -28,7 +28,7 @@ class ShortToLong(TrainingItem):
         Variant("flow-qkv-scratch", "flow, q, k, v"),
     )
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
         note = f"{test_data(runs)}; the paper has a figure without numbers."
         tables = [

@@ -21,7 +21,7 @@ from ..tasks.compare import compare, run_folders
 from ..tasks.understanding.models import attachment_folder
 from ..tasks.understanding.task import UnderstandingTask
 from ..training.run import run
-from .base import Item, Request
+from .base import Item, ReproductionRequest
 from .parallel import run_in_parallel
 from .parameter_counts import pretrained_sizes
 from .scheduler import print_finished
@@ -100,7 +100,7 @@ class Comparisons(Item):
     size: str = "large"
     """Size of the model of the paper whose numbers are shown for comparison."""
 
-    def reproduce(self, request: Request) -> Results:
+    def reproduce(self, request: ReproductionRequest) -> Results:
         jobs = self.jobs(request)
         comparisons = dict(
             zip((job.label for job in jobs), self.compare(request, jobs), strict=True)
@@ -124,10 +124,10 @@ class Comparisons(Item):
             ],
         )
 
-    def follow(self, request: Request) -> None:
+    def follow(self, request: ReproductionRequest) -> None:
         self.compare(request, self.jobs(request))
 
-    def check(self, request: Request) -> Results:
+    def check(self, request: ReproductionRequest) -> Results:
         tasks = {job.label: job.task for job in self.jobs(request)}
         table = pretrained_sizes(
             tasks,
@@ -136,7 +136,7 @@ class Comparisons(Item):
         )
         return Results(item=self.name, scale=request.scale, title=self.title, tables=[table])
 
-    def chosen(self, request: Request) -> list[Recipe]:
+    def chosen(self, request: ReproductionRequest) -> list[Recipe]:
         """The recipes of a request."""
         recipes = {recipe.key: recipe for recipe in self.recipes[request.scale]}
         for key in request.keys:
@@ -147,7 +147,7 @@ class Comparisons(Item):
                 )
         return [recipes[key] for key in request.keys or recipes]
 
-    def jobs(self, request: Request) -> list[ComparisonJob]:
+    def jobs(self, request: ReproductionRequest) -> list[ComparisonJob]:
         """The comparisons of a request with checked settings; generates data at the scale smoke."""
         logging.disable_progress_bar()  # would break our own progress bars
         if request.scale == "smoke":
@@ -162,7 +162,9 @@ class Comparisons(Item):
             for recipe in self.chosen(request)
         ]
 
-    def compare(self, request: Request, jobs: Sequence[ComparisonJob]) -> list[Comparison]:
+    def compare(
+        self, request: ReproductionRequest, jobs: Sequence[ComparisonJob]
+    ) -> list[Comparison]:
         """Train the dynamics first, then all variants of each config, and compare them."""
         unfinished = [job for job in jobs if job.step()[0] < job.total]
         if finished := sum(job.step()[0] for job in jobs):
@@ -176,7 +178,7 @@ class Comparisons(Item):
             console = Console(file=StringIO(), markup=False)
         return [job.compare(console) for job in jobs]
 
-    def _pretrain(self, request: Request, jobs: Sequence[ComparisonJob]) -> None:
+    def _pretrain(self, request: ReproductionRequest, jobs: Sequence[ComparisonJob]) -> None:
         """Train the dynamics if they are missing, but not those that `--set` names."""
         named_in_files = {
             self._task(self._file(request, recipe.file)).config.dynamics
@@ -193,10 +195,10 @@ class Comparisons(Item):
                 print_text(request.console, text, wrap=True)
                 run(self._task(config), folder, resume=folder.exists(), console=request.console)
 
-    def _dynamics(self, request: Request) -> Path:
+    def _dynamics(self, request: ReproductionRequest) -> Path:
         return self._file(request, self.dynamics.get(request.scale, DYNAMICS + ".yaml"))
 
-    def _file(self, request: Request, name: str) -> Path:
+    def _file(self, request: ReproductionRequest, name: str) -> Path:
         return request.folder / TINY_DATA / name if request.scale == "smoke" else config_file(name)
 
     def _task(self, path: Path, changes: Sequence[str] = ()) -> UnderstandingTask[Any, Any]:

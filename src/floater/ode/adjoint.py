@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .callable_field import CallableField
 from .gradient_method import GradientMethod, apply, full_precision, refuse_second_order
-from .output import Request, evaluate
+from .output import OutputRequest, evaluate
 from .stepper import Stepper
 
 
@@ -20,7 +20,7 @@ class AdjointGradient(GradientMethod):
 
     calls_dynamics = True
 
-    def states(self, request: Request) -> Tensor:
+    def states(self, request: OutputRequest) -> Tensor:
         initial = self._problem.initial.reshape(-1)
         called = self._problem.called
         arguments = (self._stepper, called, request, request.times, initial, *called.inputs)
@@ -35,7 +35,7 @@ class _Adjoint(torch.autograd.Function):
         ctx: Any,
         stepper: Stepper,
         dynamics: CallableField,
-        request: Request,
+        request: OutputRequest,
         times: Tensor,
         *inputs: Tensor,
     ) -> Tensor:
@@ -51,7 +51,7 @@ class _Adjoint(torch.autograd.Function):
         refuse_second_order()
         (out,) = ctx.saved_tensors
         ctx.dynamics.check_unchanged()
-        request: Request = ctx.request
+        request: OutputRequest = ctx.request
         with full_precision(ctx.stepper):
             if request.order is not None:
                 rows = torch.from_numpy(request.order).to(out.device)

@@ -13,14 +13,14 @@ from ..errors import StaleTrajectoryError
 from .fields import Carry, StageBlock, StepCotangents
 from .gradient_method import (
     GradientMethod,
-    Problem,
+    GradientProblem,
     apply,
     full_precision,
     just_after,
     refuse_second_order,
 )
 from .kernel import mix
-from .output import Request, evaluate
+from .output import OutputRequest, evaluate
 from .stepper import Stepper
 
 
@@ -29,7 +29,7 @@ class DiscreteGradient(GradientMethod):
 
     uses_tape = True
 
-    def __init__(self, problem: Problem, stepper: Stepper) -> None:
+    def __init__(self, problem: GradientProblem, stepper: Stepper) -> None:
         super().__init__(problem, stepper)
         self._last: _LastCall | None = None
 
@@ -37,7 +37,7 @@ class DiscreteGradient(GradientMethod):
     def differentiable(self) -> bool:
         return self._stepper.keep_stages
 
-    def states(self, request: Request) -> Tensor:
+    def states(self, request: OutputRequest) -> Tensor:
         stepper, times = self._stepper, request.times
         inputs = (self._problem.initial.reshape(-1), *self._problem.inputs())
         if (
@@ -63,12 +63,12 @@ class DiscreteGradient(GradientMethod):
 class _LastCall:
     """The states of the last call: a training step requests the same times again and again."""
 
-    def __init__(self, request: Request, states: Tensor) -> None:
+    def __init__(self, request: OutputRequest, states: Tensor) -> None:
         self._times, self._sorted = request.ascending.copy(), request.order is None
         self._states = states.detach()
         self._version = self._states._version
 
-    def states(self, request: Request) -> Tensor | None:
+    def states(self, request: OutputRequest) -> Tensor | None:
         """Return the states if the times are the same and nobody has overwritten the states."""
         valid = self._sorted and request.order is None and self._states._version == self._version
         return self._states if valid and np.array_equal(request.ascending, self._times) else None
@@ -84,7 +84,7 @@ class _Discrete(torch.autograd.Function):
     def forward(
         ctx: Any,
         stepper: Stepper,
-        request: Request,
+        request: OutputRequest,
         cached: Tensor | None,
         times: Tensor,
         *inputs: Tensor,
@@ -111,7 +111,7 @@ class _Discrete(torch.autograd.Function):
 class _Outputs:
     """Cotangents of the requested states, gathered step by step."""
 
-    def __init__(self, stepper: Stepper, request: Request, gradient: Tensor) -> None:
+    def __init__(self, stepper: Stepper, request: OutputRequest, gradient: Tensor) -> None:
         self._stepper, self._request, self._gradient = stepper, request, gradient
         ends = np.asarray(stepper.grid[1:], dtype=np.float64)
         past = np.searchsorted(request.ascending, ends, side="right")

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import ArgumentError
 from .callable_field import CallableField
 from .fields import Dynamics, Field
-from .output import Request
+from .output import OutputRequest
 from .stepper import Stepper
 
 
@@ -32,7 +32,7 @@ class ProvidesField(Protocol):
         """Return the current tensors behind `Field.inputs`, the inputs of a new autograd node."""
 
 
-class Problem:
+class GradientProblem:
     """The dynamics with their initial state.
 
     Args:
@@ -86,7 +86,7 @@ class GradientMethod(ABC):
     calls_dynamics: ClassVar[bool] = False
     """Whether h is called even where it provides a field."""
 
-    def __init__(self, problem: Problem, stepper: Stepper) -> None:
+    def __init__(self, problem: GradientProblem, stepper: Stepper) -> None:
         self._problem, self._stepper = problem, stepper
 
     @property
@@ -95,7 +95,7 @@ class GradientMethod(ABC):
         return True
 
     @abstractmethod
-    def states(self, request: Request) -> Tensor:
+    def states(self, request: OutputRequest) -> Tensor:
         """Return differentiable states [len(request), size], in the order requested."""
 
 

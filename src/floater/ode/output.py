@@ -18,7 +18,7 @@ _ROWS_PER_PRODUCT = 16
 
 
 @dataclass(frozen=True)
-class Request:
+class OutputRequest:
     """Times at which states are requested.
 
     Attributes:
@@ -32,7 +32,7 @@ class Request:
     order: NDArray[np.int64] | None
 
     @classmethod
-    def of(cls, times: Tensor, flat: NDArray[np.float64]) -> Request:
+    def of(cls, times: Tensor, flat: NDArray[np.float64]) -> OutputRequest:
         """Build the request for `times`, which are `flat` as a flat array."""
         if not np.any(np.diff(flat) < 0):
             return cls(times, flat, None)
@@ -43,7 +43,7 @@ class Request:
         return len(self.ascending)
 
 
-def evaluate(stepper: Stepper, request: Request) -> Tensor:
+def evaluate(stepper: Stepper, request: OutputRequest) -> Tensor:
     """Return the states [len(request), size], in the order requested; takes steps where needed.
 
     Without `keep_dense`, a stepper can serve only one request.
@@ -64,7 +64,7 @@ def evaluate(stepper: Stepper, request: Request) -> Tensor:
 class _StateWriter:
     """Writes the states inside one step after the other."""
 
-    def __init__(self, stepper: Stepper, request: Request) -> None:
+    def __init__(self, stepper: Stepper, request: OutputRequest) -> None:
         self._stepper, self._request = stepper, request
         initial = stepper.field.initial
         self.out = initial.new_empty(len(request), initial.numel())

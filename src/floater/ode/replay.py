@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .gradient_method import GradientMethod, Problem, just_after
-from .output import Request
+from .gradient_method import GradientMethod, GradientProblem, just_after
+from .output import OutputRequest
 from .stepper import Stepper
 
 
@@ -16,11 +16,11 @@ class AutogradGradient(GradientMethod):
 
     calls_dynamics = True
 
-    def __init__(self, problem: Problem, stepper: Stepper) -> None:
+    def __init__(self, problem: GradientProblem, stepper: Stepper) -> None:
         super().__init__(problem, stepper)
         self._polynomials: list[Tensor] = []  # [degree + 1, size] of each step
 
-    def states(self, request: Request) -> Tensor:
+    def states(self, request: OutputRequest) -> Tensor:
         stepper, initial = self._stepper, self._problem.initial
         self._advance(request)
         self._replay()
@@ -41,7 +41,7 @@ class AutogradGradient(GradientMethod):
             return states
         return states[torch.from_numpy(np.argsort(request.order)).to(initial.device)]
 
-    def _advance(self, request: Request) -> None:
+    def _advance(self, request: OutputRequest) -> None:
         if len(request):
             end = float(request.ascending[-1])
             with torch.no_grad():

@@ -17,8 +17,8 @@ from ..times import as_tensor
 from .adjoint import AdjointGradient
 from .discrete import DiscreteGradient
 from .fields import Dynamics
-from .gradient_method import GradientMethod, Problem, solved_dtype
-from .output import Request
+from .gradient_method import GradientMethod, GradientProblem, solved_dtype
+from .output import OutputRequest
 from .replay import AutogradGradient
 from .solvers import Adaptive, Dopri5, FixedStep, Solver
 from .stepper import Stepper
@@ -71,7 +71,7 @@ class Trajectory:
     ) -> None:
         _check_arguments(dynamics, initial, solver, gradient, start)
         method = _GRADIENT_METHODS[gradient]
-        self._problem = Problem(dynamics, initial, start, method.calls_dynamics)
+        self._problem = GradientProblem(dynamics, initial, start, method.calls_dynamics)
         field = self._problem.field
         if keep_stages is None:
             keep_stages = torch.is_grad_enabled() and (
@@ -138,7 +138,7 @@ class Trajectory:
             raise TimesError(
                 f"`times` must not be before start = {self.start:g}, but contain {flat.min():g}."
             )
-        request, given = Request.of(times, flat), self._problem.given_initial
+        request, given = OutputRequest.of(times, flat), self._problem.given_initial
         with torch.autocast(given.device.type, enabled=False):
             if self._stepper.steps:
                 self._stepper.field.check_unchanged()

@@ -24,7 +24,7 @@ _TOO_MANY_STEPS = (
 )
 
 
-class Progress(ABC):
+class StepProgress(ABC):
     """Where the steps stand, as far as a step rule needs to know.
 
     Attributes:
@@ -81,24 +81,24 @@ class StepRule(ABC):
     proposal: float | None = None
     """Length of the next step, if it depends on the steps before."""
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, progress: StepProgress) -> None:
         """Prepare for the first step, when the slope at the start is known."""
         return None
 
-    def check_reachable(self, progress: Progress, end: float) -> None:
+    def check_reachable(self, progress: StepProgress, end: float) -> None:
         """Raise if `end` is known to need more steps than allowed."""
         return None
 
     @abstractmethod
-    def propose(self, progress: Progress, end: float) -> float:
+    def propose(self, progress: StepProgress, end: float) -> float:
         """Return the length of the next step on the way to `end`."""
 
     @abstractmethod
-    def accepts(self, progress: Progress, attempt: Attempt) -> bool:
+    def accepts(self, progress: StepProgress, attempt: Attempt) -> bool:
         """Return whether the step counts; raise where no other length would help."""
 
     @abstractmethod
-    def arrival(self, progress: Progress, length: float) -> float:
+    def arrival(self, progress: StepProgress, length: float) -> float:
         """Return the time at which the next step ends."""
 
 
@@ -108,7 +108,7 @@ class FixedSteps(StepRule):
     def __init__(self, step: float, max_steps: int) -> None:
         self._step, self._max_steps = step, max_steps
 
-    def check_reachable(self, progress: Progress, end: float) -> None:
+    def check_reachable(self, progress: StepProgress, end: float) -> None:
         needed = (end - progress.start) / self._step
         if needed > self._max_steps:
             raise progress.failure(
@@ -118,16 +118,16 @@ class FixedSteps(StepRule):
                 "take longer steps, raise `max_steps`, or use Dopri5",
             )
 
-    def propose(self, progress: Progress, end: float) -> float:
+    def propose(self, progress: StepProgress, end: float) -> float:
         return progress.start + (progress.steps + 1) * self._step - progress.end
 
-    def accepts(self, progress: Progress, attempt: Attempt) -> bool:
+    def accepts(self, progress: StepProgress, attempt: Attempt) -> bool:
         last_slope = attempt.stages.slopes[-1]
         if not math.isfinite(attempt.after.sum().item() + last_slope.sum().item()):
             raise progress.failure(StateOverflow, "the state overflows in the next step")
         return True
 
-    def arrival(self, progress: Progress, length: float) -> float:
+    def arrival(self, progress: StepProgress, length: float) -> float:
         return progress.start + (progress.steps + 1) * self._step
 
 
@@ -156,11 +156,11 @@ class AdaptiveSteps(StepRule):
         self._just_rejected = False
         self._last_error: float | None = None
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, progress: StepProgress) -> None:
         if self.proposal is None:
             self.proposal = min(self._guess(progress), self._max_step)
 
-    def _guess(self, progress: Progress) -> float:
+    def _guess(self, progress: StepProgress) -> float:
         """Guess the length over which a curve of this slope and curvature errs by the tolerance."""
         scale = progress.state.abs().mul_(self._rtol).add_(self._atol)
         slope = progress.slope() / scale
@@ -179,7 +179,7 @@ class AdaptiveSteps(StepRule):
         log_length = (math.log(1.6) - log_error) / 6
         return min(_LONGEST_GUESS, math.exp(min(1.0, max(-300.0, log_length))))
 
-    def propose(self, progress: Progress, end: float) -> float:
+    def propose(self, progress: StepProgress, end: float) -> float:
         if progress.steps + self._rejected >= self._max_steps:
             raise progress.failure(
                 TooManySteps,
@@ -191,7 +191,7 @@ class AdaptiveSteps(StepRule):
         assert self.proposal is not None
         return self.proposal
 
-    def _check_pace(self, progress: Progress, end: float) -> None:
+    def _check_pace(self, progress: StepProgress, end: float) -> None:
         """Raise early where the remaining steps would come nowhere near `end`.
 
         Steps that still grow may continue to grow, so that dynamics which calm down get the time to
@@ -215,7 +215,7 @@ class AdaptiveSteps(StepRule):
                 _TOO_MANY_STEPS,
             )
 
-    def accepts(self, progress: Progress, attempt: Attempt) -> bool:
+    def accepts(self, progress: StepProgress, attempt: Attempt) -> bool:
         error = self._error(progress, attempt)
         accepted = error <= 1.0
         power = 1 / progress.tableau.order
@@ -228,7 +228,7 @@ class AdaptiveSteps(StepRule):
             raise self._no_step_is_short_enough(progress, error, shortest)
         return accepted
 
-    def _error(self, progress: Progress, attempt: Attempt) -> float:
+    def _error(self, progress: StepProgress, attempt: Attempt) -> float:
         """Return the estimated error of a step; 1 is the largest that is accepted."""
         measured = progress.field.measure(attempt, self._rtol, self._atol)
         if not math.isfinite(measured.relative + measured.scale_sum):
@@ -257,7 +257,7 @@ class AdaptiveSteps(StepRule):
         return max(_SHRINK, _SAFETY * error**-power) if math.isfinite(error) else _SHRINK
 
     def _no_step_is_short_enough(
-        self, progress: Progress, error: float, shortest: float
+        self, progress: StepProgress, error: float, shortest: float
     ) -> SolverError:
         state = progress.state
         calm = state.abs().max() < 1e8 * (1 + progress.field.initial.abs().max())
@@ -283,7 +283,7 @@ class AdaptiveSteps(StepRule):
             StateOverflow, "the state grows without bound, and no further step is short enough"
         )
 
-    def arrival(self, progress: Progress, length: float) -> float:
+    def arrival(self, progress: StepProgress, length: float) -> float:
         return progress.end + length
 
 

@@ -20,13 +20,13 @@ from .fields import Attempt, Field, Stages, StageTerms
 from .kernel import mixes
 from .rows import Rows
 from .solvers import Solver
-from .step_rules import Progress
+from .step_rules import StepProgress
 
 Sink = Callable[[int, Tensor], None]
 """Receives the number of a step and its polynomial [degree + 1, size]."""
 
 
-class Stepper(Progress):
+class Stepper(StepProgress):
     """Takes steps along the trajectories of one field, and can continue from where it stopped.
 
     Args:

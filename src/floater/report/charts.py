@@ -27,7 +27,7 @@ _CURVES = {
 
 Panel = dict[str, Any]
 """One view of a chart, as the script of the page expects it."""
-Line = dict[str, Any]
+ChartLine = dict[str, Any]
 """One line of a panel."""
 
 
@@ -83,7 +83,7 @@ def _line(
     y: Iterable[float | None],
     low: Sequence[float | None] | None = None,
     high: Sequence[float | None] | None = None,
-) -> Line:
+) -> ChartLine:
     """A line; it is hidden with its run, if it belongs to one."""
     return {"name": name, "run": run, "x": list(x), "y": list(y), "low": low, "high": high}
 
@@ -92,7 +92,7 @@ def _panel(
     name: str,
     x_label: str,
     y_label: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     bins: Sequence[str] | None = None,
 ) -> Panel:
     """A panel; if x counts bins, `bins` are their names."""

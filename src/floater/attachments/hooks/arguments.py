@@ -11,7 +11,7 @@ from ..context import HookContext
 
 TABLES = "floater_tables"
 """Argument that passes an encoder-decoder's tables to its stacks."""
-ENCODINGS = "floater_encodings"
+ENCODINGS_ARGUMENT = "floater_encodings"
 """Argument that passes a stack's encodings to its blocks."""
 
 NewArguments = tuple[tuple[Any, ...], dict[str, Any]] | None

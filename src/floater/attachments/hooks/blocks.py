@@ -11,7 +11,7 @@ from ...errors import AttachmentError
 from ..context import HookContext
 from ..sites import InsertionPoint
 from ..stack_encodings import StackEncodings
-from .arguments import ENCODINGS, EntryHook, ForwardArguments, NewArguments
+from .arguments import ENCODINGS_ARGUMENT, EntryHook, ForwardArguments, NewArguments
 
 
 class BlockEntry:
@@ -29,7 +29,7 @@ class BlockEntry:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> NewArguments:
         kwargs = dict(kwargs)
-        pending = kwargs.pop(ENCODINGS, None)
+        pending = kwargs.pop(ENCODINGS_ARGUMENT, None)
         if pending is None:
             self._empty_slots()
             if self._context.enabled and any(self.points_by_call.values()):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..class_swap import ClassSwapMixin, swapped_class
-from .arguments import ENCODINGS
+from .arguments import ENCODINGS_ARGUMENT
 from .pending import PendingEncodings
 
 
@@ -56,7 +56,7 @@ class _Carried(ClassSwapMixin):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         pending = self.carrier.top()
         if pending is not None:
-            kwargs[ENCODINGS] = pending
+            kwargs[ENCODINGS_ARGUMENT] = pending
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
 

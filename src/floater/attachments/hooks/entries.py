@@ -10,7 +10,7 @@ from transformers.utils.generic import ModelOutput
 from ..context import HookContext
 from ..site_encoders import ForwardTables
 from ..token_positions import cached_length
-from .arguments import ENCODINGS, TABLES, EntryHook, ForwardArguments, NewArguments
+from .arguments import ENCODINGS_ARGUMENT, TABLES, EntryHook, ForwardArguments, NewArguments
 from .carrier import Carrier
 from .pending import POSITIONS_FIELD, PendingEncodings, recorded_positions
 
@@ -58,7 +58,7 @@ class StackEntry:
         arguments = self._arguments.bind(args, kwargs)
         pending = PendingEncodings(self._context, encoders, self._stack, tables, arguments)
         if self._carrier is None:
-            kwargs[ENCODINGS] = pending
+            kwargs[ENCODINGS_ARGUMENT] = pending
         else:
             self._carrier.push(pending)
         return args, kwargs

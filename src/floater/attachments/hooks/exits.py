@@ -9,7 +9,7 @@ from torch import nn
 
 from ...errors import AttachmentError
 from ..context import HookContext
-from .arguments import ENCODINGS
+from .arguments import ENCODINGS_ARGUMENT
 from .carrier import Carrier
 
 
@@ -26,7 +26,7 @@ class StackExit:
     ) -> Any:
         if not self._context.enabled:
             return None
-        pending = kwargs.get(ENCODINGS) if self._carrier is None else self._carrier.pop()
+        pending = kwargs.get(ENCODINGS_ARGUMENT) if self._carrier is None else self._carrier.pop()
         if torch.compiler.is_compiling():
             return None
         unused = self._unused_projection()
