@@ -88,7 +88,10 @@ def test_sentence_clock_moves_by_the_length_of_what_came_before() -> None:
             lambda: times.timestamps([1.0], origin="now"),  # type: ignore[arg-type]
             r"`origin` must be a finite number, but is 'now'",
         ),
-        (lambda: times.timestamps([1.0], origin=torch.ones(2)), r"`origin` must be .* is tensor\("),  # type: ignore[arg-type]
+        (
+            lambda: times.timestamps([1.0], origin=torch.ones(2)),  # type: ignore[arg-type]
+            r"`origin` must be .* is tensor\(",
+        ),
         (lambda: times.sentences([3, -1]), r"`lengths` must not be negative, but contain -1"),
         (
             lambda: times.sentences(torch.tensor([2.5])),

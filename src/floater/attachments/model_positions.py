@@ -54,7 +54,9 @@ class _SilentParameter(ClassSwapMixin):
 
     def interpolate_pos_encoding(self, embeddings: Tensor, height: int, width: int) -> Tensor:
         if not self.switch.on:
-            return super().interpolate_pos_encoding(embeddings, height, width)  # type: ignore[misc, no-any-return]
+            base: Any = super()
+            interpolated: Tensor = base.interpolate_pos_encoding(embeddings, height, width)
+            return interpolated
         return embeddings.new_zeros(1, 1, embeddings.shape[-1])
 
 

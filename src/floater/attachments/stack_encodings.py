@@ -83,7 +83,8 @@ class StackEncodings:
             for site, letter in enumerate(point.letters, point.first_site)
         }
         zeros = torch.zeros_like(next(iter(by_letter.values()))) if len(by_letter) < 3 else None
-        slot.put(torch.cat([by_letter.get(letter, zeros) for letter in "qkv"], -1), None)  # type: ignore[misc]
+        parts: list[Any] = [by_letter.get(letter, zeros) for letter in "qkv"]
+        slot.put(torch.cat(parts, -1), None)
 
     def add_to_input(self, point: InsertionPoint, hidden: Tensor) -> Tensor:
         """Add the encodings of a site to the hidden states that enter a block."""

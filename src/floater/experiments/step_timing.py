@@ -126,7 +126,8 @@ class _Learner:
         for batch in (next(self._batches) for _ in range(steps)):
             if self._update_every is not None:
                 state: Any = SimpleNamespace(global_step=self._step)
-                self._update_every.on_step_begin(None, state, None, model=self._model)  # type: ignore[arg-type]
+                unused: Any = None
+                self._update_every.on_step_begin(unused, state, unused, model=self._model)
             self._model(**batch, num_items_in_batch=batch["labels"].ne(-100).sum()).loss.backward()
             self._optimiser.step()
             self._optimiser.zero_grad()

@@ -182,7 +182,8 @@ class Patience(EarlyStoppingCallback):
         self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
     ) -> None:
         """Stop with a checkpoint: a run is resumed and finished from its checkpoints."""
-        super().on_evaluate(args, state, control, metrics, **kwargs)  # type: ignore[no-untyped-call]
+        base: Any = super()
+        base.on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop:
             control.should_save = True
 

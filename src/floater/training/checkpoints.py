@@ -99,7 +99,8 @@ def _verify_random_states(checkpoint: Path) -> None:
 
 
 _TEMPORARY = re.compile(
-    r"\.+(model|vocabulary|attachment|config\.yaml|run\.json|scores\.json|metrics\.jsonl|positions\.safetensors)(-\w{8}){1,2}"
+    r"\.+(model|vocabulary|attachment|config\.yaml|run\.json|scores\.json|metrics\.jsonl|"
+    r"positions\.safetensors)(-\w{8}){1,2}"
 )
 """Temporary names of the files of a run, which are renamed when they are complete."""
 

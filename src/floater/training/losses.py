@@ -65,7 +65,8 @@ def linear_cross_entropy(
     real = labels.reshape(-1).ne(-100).nonzero().squeeze(-1)
     chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, real)
     wanted = labels.reshape(-1).index_select(0, real)
-    total: Tensor = _LinearCrossEntropy.apply(chosen, weight, wanted, label_smoothing)  # type: ignore[no-untyped-call]
+    apply: Any = _LinearCrossEntropy.apply
+    total: Tensor = apply(chosen, weight, wanted, label_smoothing)
     return total
 
 

@@ -4,9 +4,16 @@ intervals.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from ...runs.comparison import Comparison, StartCheck, VariantScore
+
+_WIDTH = 100  # columns of the lines around the table
+_METHOD = (
+    "Medians over seeds; paired bootstrap over examples, the same resamples for all seeds. Main "
+    "measures are bold."
+)
 
 
 def digits_of(measure: str) -> int:
@@ -48,13 +55,9 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
         for row in comparison.rows:
             cells = _cells(comparison, row, several=several)
             lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "Medians over seeds; paired bootstrap over examples, the same resamples for all seeds. "
-        "Main measures are bold.",
-        "",
-    ]
-    lines += [f"- {line}" for line in conclusions(comparisons)]
+    lines += ["", *textwrap.wrap(_METHOD, _WIDTH), ""]
+    for line in conclusions(comparisons):
+        lines += textwrap.wrap(f"- {line}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 
