@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from ..errors import ArgumentError
+from ..files import write_bytes
 from ..runs import results
 from ..runs.encodings import Encodings
 from . import encoding_stats
@@ -44,13 +44,10 @@ def grid(count: int, columns: int = 2) -> tuple[Figure, Sequence[Axes]]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure to a temporary file and rename it, so that no partial file is ever visible."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-    os.close(handle)
-    figure.savefig(name, dpi=130)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    """Write a figure as PNG or SVG, by the ending of the path."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix.removeprefix(".").lower(), dpi=130)
+    write_bytes(path, buffer.getvalue())
     return path
 
 
