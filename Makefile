@@ -35,8 +35,8 @@ format: $(STAMP)  ## format the code
 bench: $(STAMP)  ## compare the solver with torchdiffeq, in one run
 	$(BIN)/python benchmarks/solver.py
 
-clean:  ## remove the environment and everything generated
-	rm -rf .venv demo runs reproductions build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
+clean:  ## remove the environment and caches; runs and reproductions stay
+	rm -rf .venv demo build benchmarks/results .pytest_cache .mypy_cache .ruff_cache
 
 # torch comes first and alone: as a dependency of another package, pip would install its newest
 # build with gigabytes of CUDA. Models come last, without their outdated dependencies.

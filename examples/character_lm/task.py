@@ -28,7 +28,7 @@ from floater.errors import DataError
 from floater.files import digest, new_folder, read_lines, record_hashes
 from floater.runs.folder import RunFolder
 from floater.runs.scores import Score, SetScores
-from floater.training.checkpoints import usable
+from floater.training.checkpoints import require_checkpoints
 from floater.training.extract_encodings import store_encodings
 from floater.training.loader import EpochLoader, ShuffledBatches
 from floater.training.placement import Placement
@@ -50,7 +50,7 @@ class CharacterData(Config):
 class CharacterPositions(Placement):
     """A flow at the input, instead of GPT-2's table."""
 
-    bare = "GPT-2's table"
+    label_without_encoder = "GPT-2's table"
     encoder: EncoderConfig | None = FlowConfig(zero_init=False, initial_scale=0.1)
     sites: Sites = Sites("input")
     own: Literal["keep", "replace"] = "replace"
@@ -98,6 +98,7 @@ class CharacterTexts:
 
     alphabet: str
     train: Windows
+    valid: Windows
     tests: Mapping[str, Windows]
     fingerprints: Mapping[str, Mapping[str, Any]]
 
@@ -131,18 +132,19 @@ class CharacterTask(Task[CharacterTexts]):
         text = "\n".join(lines)
         alphabet = "".join(sorted(set(text)))
         tokens = np.array([alphabet.index(character) for character in text], dtype=np.int64)
-        cut = len(tokens) * 9 // 10
-        if len(tokens) - cut <= 2 * data.length:
+        valid, test = len(tokens) * 8 // 10, len(tokens) * 9 // 10
+        if len(tokens) - test <= 2 * data.length:
             raise DataError(
                 f"{data.text} must have more than {20 * data.length:,} characters, but has "
                 f"{len(tokens):,}; give a longer text, or lower `length`."
             )
         return CharacterTexts(
             alphabet,
-            Windows(tokens[:cut], data.length),
+            Windows(tokens[:valid], data.length),
+            Windows(tokens[valid:test], data.length),
             {
-                "test": Windows(tokens[cut:], data.length),
-                "twice": Windows(tokens[cut:], 2 * data.length),
+                "test": Windows(tokens[test:], data.length),
+                "twice": Windows(tokens[test:], 2 * data.length),
             },
             {"text": {"from": str(data.text), "lines": len(lines), "sha256": digest(lines)}},
         )
@@ -198,7 +200,7 @@ class CharacterTask(Task[CharacterTexts]):
 
     @torch.no_grad()
     def measure(self, model: nn.Module, data: CharacterTexts, world: World) -> dict[str, float]:
-        return {"loss": self._mean_loss(model, data.tests["test"])}
+        return {"loss": self._mean_loss(model, data.valid)}
 
     def _mean_loss(self, model: nn.Module, windows: Windows) -> float:
         total, count = 0.0, 0
@@ -216,7 +218,7 @@ class CharacterTask(Task[CharacterTexts]):
             yield collate([windows[number] for number in range(first, last)])
 
     def final_model(self, folder: RunFolder) -> nn.Module:
-        chosen = usable(folder.checkpoints)[-1]
+        chosen = require_checkpoints(folder.checkpoints)[-1]
         if self.config.positions.encoder is None:
             bare: nn.Module = GPT2LMHeadModel.from_pretrained(chosen)
             return bare.eval()
@@ -237,8 +239,12 @@ class CharacterTask(Task[CharacterTexts]):
         for name, windows in data.tests.items():
             loss = self._mean_loss(model, windows)
             scores = {
-                "loss": Score(score=loss, signature="nats per character"),
-                "bits": Score(score=loss / math.log(2), signature="bits per character"),
+                "loss": Score(score=loss, signature="nats per character", more_is_better=False),
+                "bits": Score(
+                    score=loss / math.log(2),
+                    signature="bits per character",
+                    more_is_better=False,
+                ),
             }
             fingerprint = dict(data.fingerprints["text"])
             folder.add_scores(

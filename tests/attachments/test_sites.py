@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import floater
-from floater.errors import (
-    AttachmentError,
-)
+from floater.attachments.layouts import LAYOUTS
+from floater.errors import AttachmentError
 
 from .attach_models import (
     ARCHITECTURES,
@@ -260,7 +259,7 @@ def test_other_encoders_run_at_their_sites(name: str, config: Any) -> None:
 
 
 def test_rotary_products_in_a_model_depend_on_distances_only() -> None:
-    """With its own positions replaced by rotary ones, shifting all position ids changes nothing."""
+    """With rotary positions only, shifting all position ids changes nothing."""
     model = make("bert").double()
     floater.attach(model, floater.RotaryConfig(), positions="replace")
     ids = torch.randint(3, VOCABULARY, (2, 9))
@@ -274,3 +273,7 @@ def test_rotary_products_in_a_model_depend_on_distances_only() -> None:
         )
     torch.testing.assert_close(first, later, rtol=1e-7, atol=1e-7)
     assert (first - stretched).abs().max() > 1e-3
+
+
+def test_every_layout_is_tested() -> None:
+    assert set(ARCHITECTURES) == set(LAYOUTS)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encoders import (
+    ENCODER_CONFIGS,
     EncoderConfig,
     FlowConfig,
     RecurrentConfig,
@@ -150,3 +151,8 @@ def test_a_recurrent_encoder_steps_once_as_long_as_its_weights_stay() -> None:
         changed = encoder.table(20)
         assert not torch.equal(changed, first)
         assert torch.equal(changed, copy.deepcopy(encoder).table(20))
+
+
+def test_every_additive_encoder_is_tested() -> None:
+    tested = {type(config) for config in ADDITIVE}
+    assert tested == {*ENCODER_CONFIGS.values()} - {RotaryConfig}

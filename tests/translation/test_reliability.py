@@ -293,7 +293,10 @@ def test_a_folder_in_use_is_refused_and_a_dead_process_leaves_no_obstacle(
 
 def test_evaluations_share_a_folder_and_training_waits_for_them(tmp_path: Path) -> None:
     with _holder(tmp_path, "shared") as held:
-        with in_use(tmp_path, "evaluate", alone=False), in_use(tmp_path, "evaluate", alone=False):
+        with (
+            in_use(tmp_path, "evaluate", exclusive=False),
+            in_use(tmp_path, "evaluate", exclusive=False),
+        ):
             pass
         with (
             pytest.raises(RunError, match=f"in use by process {held.pid}"),

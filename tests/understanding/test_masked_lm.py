@@ -154,7 +154,9 @@ def test_a_new_head_starts_with_the_token_frequencies(tmp_path: Path, kind: str)
     settings = masked(tmp_path, kind, max_length=16)
     for path in (*settings["data"]["train"], *settings["data"]["valid"]):
         Path(path).write_text("\n".join(lines) + "\n")
-    config = MaskedConfig(**{**settings, "training": settings["head"]["training"]}).bare()
+    config = MaskedConfig(
+        **{**settings, "training": settings["head"]["training"]}
+    ).without_encoder()
     task = HeadTask(config)
     data = task.prepare(RunFolder(tmp_path / "run"))
     set_seed(config.seed)
@@ -321,7 +323,7 @@ def test_a_run_that_stopped_early_is_finished(
         "take": "best",
         "keep_checkpoints": True,
     }
-    task = HeadTask(MaskedConfig(**masked(tmp_path, training=steps)).bare())
+    task = HeadTask(MaskedConfig(**masked(tmp_path, training=steps)).without_encoder())
     folder = run(task, tmp_path / "run", console=QUIET)
     losses = [row["eval_loss"] for row in folder.metrics() if "eval_loss" in row]
     assert 2 <= len(losses) < 12

@@ -76,7 +76,7 @@ def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
 def test_trained_dynamics_move_and_are_measured(
     world: Path, trained: RunFolder, tmp_path: Path
 ) -> None:
-    base = run(GlueTask(GlueConfig(**glue(world)).bare()), tmp_path / "base")
+    base = run(GlueTask(GlueConfig(**glue(world)).without_encoder()), tmp_path / "base")
     assert losses(base)[0] == losses(trained)[0], "the variants begin as one model"
     assert losses(base) != losses(trained)
     model: Any = load_trained(GlueTask(GlueConfig(**glue(world))), trained.model)
@@ -229,7 +229,7 @@ def test_both_variants_from_one_config(
 def test_the_check_before_training_detects_a_difference(world: Path) -> None:
     settings = glue(world, positions={"encoder": {"kind": "flow", "initial_scale": 0.5}})
     task = GlueTask(GlueConfig(**settings))
-    start = task.check_start(list(task.variants(0).values()))
+    start = task.check_identical_start(list(task.variants(0).values()))
     assert start == StartCheck(identical=False, inputs=20, fresh_in_place_of_trained=False)
 
 

@@ -16,7 +16,12 @@ from ..encoders import Encoder, Flow, Recurrent
 from ..errors import ConfigError
 from ..runs.results import Cell, Paper, Table
 from ..tasks.translation.config import TranslationConfig
-from ..tasks.translation.model import MarianMTModel, build, position, position_parameters
+from ..tasks.translation.model import (
+    MarianMTModel,
+    attach_encoder,
+    build,
+    position_parameters,
+)
 from ..tasks.understanding.config import UnderstandingPositions
 from ..tasks.understanding.models import locate
 from ..tasks.understanding.task import UnderstandingTask
@@ -143,7 +148,7 @@ def build_translator(config: TranslationConfig) -> MarianMTModel:
     vocabulary: Any = _VocabularySize(size=config.vocabulary.size, pad=0, start=1, end=2)
     with torch.device("meta"):
         model = build(config.model, vocabulary)
-        position(model, config.positions)
+        attach_encoder(model, config.positions)
     return model
 
 

@@ -43,7 +43,7 @@ class Job:
     @property
     def total(self) -> int:
         """The number of updates."""
-        return int(self.task.config.dump()["training"]["updates"])
+        return self.task.config.training.updates or 0
 
     def step(self) -> tuple[int, str]:
         """The last logged update, and its loss as text."""

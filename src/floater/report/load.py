@@ -55,7 +55,7 @@ class Run:
         if kind == "none":
             return "This run has no position encoding."
         if encoder is None and not self.is_translation():
-            return "It uses only the built-in positions of the pretrained model."
+            return "It uses only the built-in positions of its model."
         return (
             f"Its encodings were not stored; `floater plot {self.path}` computes and stores them."
         )

@@ -8,7 +8,8 @@ from ..runs.scores import PairedScore, Score
 from .load import Run, integer
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "paper_bleu": "the paper's BLEU"}
-LESS_IS_BETTER = frozenset({"loss", "perplexity"})
+_SMALL_DIFFERENCES = frozenset({"loss", "perplexity", "bits"})
+"""Measures that are shown with more digits."""
 _MAX_COMPARED = 3
 """Number of runs that sentences compare with the best one; the tables show all of them."""
 
@@ -20,7 +21,7 @@ def label(measure: str) -> str:
 
 def signed(value: float, measure: str) -> str:
     """A difference as text, with more digits for losses, which differ by little."""
-    return f"{value:+.4f}" if measure in LESS_IS_BETTER else f"{value:+.2f}"
+    return f"{value:+.4f}" if measure in _SMALL_DIFFERENCES else f"{value:+.2f}"
 
 
 def all_test_sets(runs: Sequence[Run]) -> list[str]:
@@ -82,7 +83,7 @@ def _comparable_groups(test_set: str, measure: str, runs: Sequence[Run]) -> list
         run for run in scored_on(runs, test_set) if measure in run.scores.sets[test_set].scores
     ]
     groups: list[list[Run]] = []
-    for run in sorted(scored, key=lambda run: -_sign(measure) * score(run)):
+    for run in sorted(scored, key=lambda run: -_sign(run, test_set, measure) * score(run)):
         scores = run.scores.sets[test_set]
         for group in groups:
             if group[0].scores.sets[test_set].comparable(scores, measure):
@@ -102,7 +103,7 @@ def _against_others(best: Run, others: Sequence[Run], test_set: str, measure: st
             yield _tested(best, other, paired)
             continue
         ours, theirs = (run.scores.sets[test_set].scores[measure] for run in (best, other))
-        lead = _sign(measure) * (ours.score - theirs.score)
+        lead = _sign(best, test_set, measure) * (ours.score - theirs.score)
         phrase = f"{other.name} by {lead:.2f}"
         if lead == 0:
             equal.append(other.name)
@@ -114,7 +115,7 @@ def _against_others(best: Run, others: Sequence[Run], test_set: str, measure: st
             overlapping.append(phrase)
     if equal:
         yield f"{best.name} has the same score as {_join(equal)}."
-    relation = f"{best.name} is " + ("above" if _sign(measure) > 0 else "below")
+    relation = f"{best.name} is " + ("above" if _sign(best, test_set, measure) > 0 else "below")
     if separate:
         yield f"{relation} {_join(separate)}; their 95 % intervals do not overlap."
     if overlapping:
@@ -129,9 +130,9 @@ def _against_others(best: Run, others: Sequence[Run], test_set: str, measure: st
         )
 
 
-def _sign(measure: str) -> int:
+def _sign(run: Run, test_set: str, measure: str) -> int:
     """1 if more is better, -1 if less is better."""
-    return -1 if measure in LESS_IS_BETTER else 1
+    return 1 if run.scores.sets[test_set].scores[measure].more_is_better else -1
 
 
 def paired_test(run: Run, other: Run, test_set: str, measure: str) -> PairedScore | None:
@@ -152,6 +153,7 @@ def paired_test(run: Run, other: Run, test_set: str, measure: str) -> PairedScor
                 high=-test.low,
                 p_value=test.p_value,
                 signature=test.signature,
+                more_is_better=test.more_is_better,
             )
     return None
 
@@ -163,7 +165,7 @@ def _tested(best: Run, other: Run, paired: PairedScore) -> str:
     numbers = (
         f"{difference} {label(paired.measure)} (95 % {low} to {high}, p = {paired.p_value:.3f})"
     )
-    better = paired.low > 0 if _sign(paired.measure) > 0 else paired.high < 0
+    better = paired.low > 0 if paired.more_is_better else paired.high < 0
     if better and paired.p_value < 0.05:
         return f"{best.name} is better than {other.name} by a paired test: {numbers}."
     return f"A paired test does not distinguish {best.name} from {other.name}: {numbers}."

@@ -11,7 +11,7 @@ from pydantic import Field
 from ..config import Config
 from ..errors import ConfigError, RunError
 from .checked_json import read_checked, write_checked
-from .scores import Examples, Number, PairedScore
+from .scores import LOSSES, Examples, Number, PairedScore
 from .version import VERSION, check_version
 
 COMPARISON = "comparison.json"
@@ -110,7 +110,8 @@ def _rows(arms: object, base: str) -> Iterator[VariantScore]:
             for measure, test in _items(measures):
                 if isinstance(test, dict):
                     names = {"test_set": test_set, "against": base, "measure": measure}
-                    yield VariantScore(**{**test, **names, "variant": variant})
+                    direction = {"more_is_better": measure not in LOSSES}
+                    yield VariantScore(**{**test, **names, **direction, "variant": variant})
 
 
 def _items(value: object) -> list[tuple[str, Any]]:

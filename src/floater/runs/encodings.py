@@ -138,7 +138,7 @@ class Encodings:
         ) as error:
             raise RunError(
                 f"{path} is damaged: {first_line(error)}; remove it, and `floater plot {folder}` "
-                "makes it anew."
+                "creates it again."
             ) from None
         shape = (len(encodings.sites), len(encodings.times))
         if (
@@ -152,7 +152,7 @@ class Encodings:
             raise RunError(
                 f"{path} must hold finite times and encodings [{shape[0]} sites, {shape[1]} times, "
                 f"dim], but holds {list(tables.shape)}; remove it, and `floater plot {folder}` "
-                "makes it anew."
+                "creates it again."
             )
         return encodings
 

@@ -18,7 +18,7 @@ from ..errors import RunError, brief
 from ..files import reading, write_text, writing
 from ..recipes import read, to_yaml
 from .checked_json import read_checked, write_checked
-from .locks import turn
+from .locks import score_lock
 from .scores import SCORES, PairedScore, Scores, SetScores
 
 CONFIG, RUN, METRICS = "config.yaml", "run.json", "metrics.jsonl"
@@ -152,7 +152,7 @@ class RunFolder:
         Returns:
             The scores with the hashes of their files.
         """
-        with turn(self.path):
+        with score_lock(self.path):
             before = self.scores()
             recorded = scores.model_copy(update={"files": files()})
             before.with_set(name, recorded).write(self.path / SCORES)
@@ -160,7 +160,7 @@ class RunFolder:
 
     def add_paired(self, tests: list[PairedScore]) -> None:
         """Record paired tests against another run."""
-        with turn(self.path):
+        with score_lock(self.path):
             self.scores().with_paired(tests).write(self.path / SCORES)
 
     def retire_scores(self) -> None:

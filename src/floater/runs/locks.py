@@ -36,7 +36,9 @@ _guard = threading.Lock()
 
 
 @contextmanager
-def in_use(folder: Path, doing: str, *, alone: bool = True, create: bool = False) -> Iterator[None]:
+def in_use(
+    folder: Path, doing: str, *, exclusive: bool = True, create: bool = False
+) -> Iterator[None]:
     """Lock a folder for this process; other processes get an error that names this one.
 
     A process may lock a folder several times, as training evaluates at its end. Of several
@@ -47,47 +49,47 @@ def in_use(folder: Path, doing: str, *, alone: bool = True, create: bool = False
     Args:
         folder: of a run or of a comparison.
         doing: the command, for the message, such as train.
-        alone: False shares the lock with others who do the same, such as evaluations.
+        exclusive: False shares the lock with others who do the same, such as evaluations.
         create: create the folder; it is removed again if nothing was written into it.
     """
     if os.environ.get("RANK", "0") != "0":
         yield
         return
-    made = _make(folder) if create else []
+    created = _make(folder) if create else []
     key = (os.getpid(), folder.resolve())
     with _guard:
-        count, held_alone = _held.get(key, (0, alone))
+        count, held_exclusively = _held.get(key, (0, exclusive))
         if count:
-            _held[key] = (count + 1, held_alone)
+            _held[key] = (count + 1, held_exclusively)
     if count:
         try:
             yield
         finally:
             with _guard:
-                _held[key] = (_held[key][0] - 1, held_alone)
+                _held[key] = (_held[key][0] - 1, held_exclusively)
         return
     try:
-        with _locked(folder, doing, alone=alone):
+        with _locked(folder, doing, exclusive=exclusive):
             with _guard:
-                _held[key] = (1, alone)
+                _held[key] = (1, exclusive)
             try:
                 yield
             finally:
                 with _guard:
                     del _held[key]
     finally:
-        for place in reversed(made):
+        for place in reversed(created):
             with suppress(OSError):  # there is something in it, as there should be
                 place.rmdir()
 
 
 @contextmanager
-def turn(folder: Path) -> Iterator[None]:
+def score_lock(folder: Path) -> Iterator[None]:
     """Serialise changes to the records of a run: other processes wait."""
     path = folder / _TURN
     end = time.monotonic() + _PATIENCE
     while True:
-        file = _take(path, alone=True)
+        file = _take(path, exclusive=True)
         if file is not None:
             break
         if time.monotonic() > end:
@@ -103,9 +105,9 @@ def turn(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path, doing: str, *, alone: bool) -> Iterator[None]:
+def _locked(folder: Path, doing: str, *, exclusive: bool) -> Iterator[None]:
     path = folder / LOCK
-    file = _take(path, alone=alone)
+    file = _take(path, exclusive=exclusive)
     if file is None:
         raise RunError(
             f"{folder} is in use by {_who(path)}; wait until it has ended, or choose another "
@@ -113,7 +115,7 @@ def _locked(folder: Path, doing: str, *, alone: bool) -> Iterator[None]:
         )
     try:
         with writing(path):
-            _sign(file, doing, alone=alone)
+            _write_holder(file, doing, exclusive=exclusive)
         yield
     finally:
         _give_back(path, file)
@@ -133,7 +135,7 @@ def _make(folder: Path) -> list[Path]:
 # The lock itself ----------------------------------------------------------------------------------
 
 
-def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
+def _take(path: Path, *, exclusive: bool) -> IO[bytes] | None:
     """Open and lock the file; None if another process holds it."""
     if fcntl is None:
         return _take_by_name(path)
@@ -141,7 +143,7 @@ def _take(path: Path, *, alone: bool) -> IO[bytes] | None:
         before = path.exists()
         file = path.open("ab+")
         try:
-            fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             if _same(file, path):  # otherwise its owner has removed it meanwhile
                 return file
         except BlockingIOError:
@@ -204,9 +206,9 @@ def _same(file: IO[bytes], path: Path) -> bool:
 # Who holds it -------------------------------------------------------------------------------------
 
 
-def _sign(file: IO[bytes], doing: str, *, alone: bool) -> None:
+def _write_holder(file: IO[bytes], doing: str, *, exclusive: bool) -> None:
     """Write who holds the lock; processes that share one write a line each."""
-    if alone:
+    if exclusive:
         file.truncate(0)
     about = {
         "process": os.getpid(),

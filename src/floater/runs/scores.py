@@ -26,6 +26,8 @@ _AGAINST = " against "
 """In the first layout, between a test set and the other run in the key of a paired test."""
 _NOT_SCORES = ("bins", "data", "sha256")
 """Objects of an entry in the first layout that are not scores."""
+LOSSES = ("loss", "perplexity")
+"""Measures of the first layout, which did not record the direction, of which less is better."""
 
 
 class Score(Config):
@@ -35,11 +37,13 @@ class Score(Config):
         score: the value.
         interval: half the width of its 95 % confidence interval, if there is one.
         signature: everything that makes the value comparable with others.
+        more_is_better: False for losses.
     """
 
     score: Number
     interval: Number | None = None
     signature: str = ""
+    more_is_better: bool = True
 
 
 class BinScores(Config):
@@ -107,11 +111,13 @@ class PairedScore(Difference):
         test_set: name of the test set.
         against: name of the other run, the base of the difference.
         measure: what was compared.
+        more_is_better: False for losses.
     """
 
     test_set: str
     against: str
     measure: str
+    more_is_better: bool = True
 
 
 class Scores(Config):
@@ -174,7 +180,8 @@ def _from_first_layout(values: Mapping[str, Any]) -> Scores:
         for measure, test in (entry if "difference" not in entry else {"bleu": entry}).items():
             if isinstance(test, dict):
                 names = {"test_set": test_set, "against": against, "measure": measure}
-                paired.append(PairedScore(**{**test, **names}))
+                direction = {"more_is_better": measure not in LOSSES}
+                paired.append(PairedScore(**{**test, **names, **direction}))
     return Scores(sets=sets, paired=paired)
 
 
@@ -197,7 +204,7 @@ def _set_from_first_layout(entry: Mapping[str, Any]) -> SetScores:
 
 def _scores(entry: Mapping[str, Any]) -> dict[str, Score]:
     return {
-        measure: Score(**value)
+        measure: Score(**{**value, "more_is_better": measure not in LOSSES})
         for measure, value in entry.items()
         if measure not in _NOT_SCORES and isinstance(value, dict) and "score" in value
     }

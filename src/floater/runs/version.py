@@ -1,4 +1,4 @@
-"""The version of the files of a run folder, written into each of them."""
+"""The version of scores.json, comparison.json and results.json, written into each of them."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def compare(
         The content of comparison.json.
     """
     printer = main_console(console)
-    task = task.ready(path / "head", printer)
+    task = task.prepare_dependencies(path / "head", printer)
     with (
         in_use(path, "compare", create=True),
         process_settings(task.config.training.threads),
@@ -128,11 +128,10 @@ def _summary(
     folders: dict[str, list[RunFolder]],
     start: dict[str, StartCheck],
 ) -> Comparison:
-    config: Any = task.config
     return Comparison(
-        task=config.task,
+        task=task.config.task,
         name=path.name,
-        model=config.model.name,
+        model=task.model_name,
         main=task.main,
         more_is_better=task.more_is_better,
         base=next(iter(folders)),
@@ -153,7 +152,7 @@ def _check_start(
     recorded = read_checked(path)
     entry = recorded.get(str(seed))
     if not isinstance(entry, dict) or entry.keys() != StartCheck.model_fields.keys():
-        entry = task.check_start(list(variants.values())).model_dump()
+        entry = task.check_identical_start(list(variants.values())).model_dump()
         write_text(path, json.dumps({**recorded, str(seed): entry}, indent=2) + "\n")
     start = StartCheck(**entry)
     print_text(console, f"seed {seed}: before training, {describe_start(start)}")

@@ -42,7 +42,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((p for p in paths if p.name.removeprefix(PREFIX).isdecimal()), key=step_of)
 
 
-def usable(folder: Path) -> list[Path]:
+def require_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints, oldest first; at least one must exist."""
     existing = checkpoints(folder)
     if not existing:

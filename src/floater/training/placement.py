@@ -14,7 +14,7 @@ from ..encoders import ENCODER_CONFIGS, EncoderConfig, RotaryConfig, encoder_kin
 class Placement(Config):
     """Which encoder, at which sites; each task has its own defaults."""
 
-    bare: ClassVar[str]
+    label_without_encoder: ClassVar[str]
     """How tables name the positions of a run without an encoder."""
 
     encoder: EncoderConfig | None = None
@@ -58,7 +58,7 @@ class Placement(Config):
     def described(self) -> str:
         """A short description for tables."""
         if self.encoder is None:
-            return self.bare
+            return self.label_without_encoder
         part = (
             "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
         )

@@ -1,6 +1,6 @@
 """The life of a run, whatever is trained: prepare, train or resume, choose the weights, evaluate.
 
-`run` is the only way in. It knows no task; a task implements `Task`.
+`run` is the only entry point. It knows no task; a task implements `Task`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(
     """
     printer = main_console(console)
     task.check(path)
-    task = task.ready(path / "head", printer)
+    task = task.prepare_dependencies(path / "head", printer)
     with (
         in_use(path, "train", create=True),
         process_settings(task.config.training.threads),

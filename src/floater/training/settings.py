@@ -23,6 +23,8 @@ Schedule = Literal["inverse_sqrt", "linear", "constant_with_warmup"]
 class TrainingSettings(Config):
     """How to train, whatever the task."""
 
+    updates: Count | None = None
+    """Optimiser steps; None if the task counts epochs."""
     accumulate: Count = 1
     """Batches whose gradients make one update."""
     lr: Positive = 7e-4
@@ -41,7 +43,7 @@ class TrainingSettings(Config):
     freeze_flow: bool = False
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     keep: Count = 5
-    """Number of checkpoints to keep: the last ones; the best is kept besides."""
+    """Number of checkpoints to keep: the last ones, in addition to the best."""
     patience: Count | None = None
     """Stop after this many evaluations without improvement; None never stops early."""
     log_every: Count = 50

@@ -1,4 +1,4 @@
-"""The protocol of a task: everything that `run` needs to train it, and nothing else.
+"""The base class of a task: everything that `run` needs to train it.
 
 A task is one folder in `tasks/` with a config (`RunConfig`) and a class that derives from `Task`.
 `docs/extend.md` shows a complete one.
@@ -72,8 +72,9 @@ Data = TypeVar("Data", bound=TaskData)
 class Task(ABC, Generic[Data]):
     """What to train: data, model, loss, metrics, and what to do with the trained model.
 
-    `run` calls, in this order: `ready`, `resolve`, `prepare`, `build_model`, `loader`,
-    `loss_function` and `measure` for the training, then `final_model` and `finish`.
+    `run` calls, in this order: `check`, `prepare_dependencies`, `resolve`, `is_finished`,
+    `prepare`, `build_model`, `warnings`, `pace`, `loss_function`, `begin` and `describe`; while it trains,
+    `loader` and `measure`; then `final_model`, `finish` and `clean_up`.
     """
 
     config_class: ClassVar[type[RunConfig]]
@@ -97,6 +98,11 @@ class Task(ABC, Generic[Data]):
         """Name of the metric that decides which checkpoint is best."""
 
     @property
+    def model_name(self) -> str:
+        """Name of the model in tables."""
+        return self.config.task
+
+    @property
     def trains(self) -> bool:
         """Whether there is anything to train; otherwise the model is measured as it is."""
         return True
@@ -113,7 +119,7 @@ class Task(ABC, Generic[Data]):
     def check_data(self) -> None:
         """Read all data, to find mistakes in the files before hours are spent on other runs."""
 
-    def ready(self, path: Path, console: Console) -> Task[Data]:
+    def prepare_dependencies(self, path: Path, console: Console) -> Task[Data]:
         """Create what this task needs before it can run.
 
         Args:
@@ -150,7 +156,11 @@ class Task(ABC, Generic[Data]):
         return ()
 
     def facts(self, model: nn.Module, data: Data) -> dict[str, Any]:
-        """What the run folder records about model and data, besides the fingerprints."""
+        """What the run folder records about model and data, besides the fingerprints.
+
+        Reports show `parameters` and `position_parameters`. `longest`, the length of the longest
+        training example, decides how many positions `store_encodings` stores.
+        """
         return {}
 
     def begin(self, folder: RunFolder, data: Data) -> None:
@@ -215,7 +225,7 @@ class Task(ABC, Generic[Data]):
             f"{self.config.task}; train two runs and use `floater evaluate --against`."
         )
 
-    def check_start(self, variants: Sequence[Task[Data]]) -> StartCheck:
+    def check_identical_start(self, variants: Sequence[Task[Data]]) -> StartCheck:
         """Whether all variants are the same model before training."""
         raise NotImplementedError
 

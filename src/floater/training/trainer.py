@@ -109,7 +109,7 @@ class SafeTrainer(Trainer):
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise RunError(
-                    self._diverged(
+                    self._divergence_message(
                         f"The validation {name} after update {self.state.global_step:,}", value
                     )
                 )
@@ -132,7 +132,7 @@ class SafeTrainer(Trainer):
         value = loss.item()
         if not math.isfinite(value):
             what = f"The loss of update {self.state.global_step + 1:,}"
-            raise RunError(self._diverged(what, value))
+            raise RunError(self._divergence_message(what, value))
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -143,10 +143,10 @@ class SafeTrainer(Trainer):
         value = float(norm)
         if not scaled and not math.isfinite(value):
             what = f"The norm of the gradient of update {self.state.global_step + 1:,}"
-            raise RunError(self._diverged(what, value))
+            raise RunError(self._divergence_message(what, value))
         return norm
 
-    def _diverged(self, what: str, value: float) -> str:
+    def _divergence_message(self, what: str, value: float) -> str:
         assert self.args.output_dir is not None
         existing = checkpoints(Path(self.args.output_dir))
         last = (
@@ -215,7 +215,7 @@ class SafeTrainer(Trainer):
             if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
                 odd = float(value[~value.isfinite()].flatten()[0])
                 raise RunError(
-                    self._diverged(f"{name} after update {self.state.global_step:,}", odd)
+                    self._divergence_message(f"{name} after update {self.state.global_step:,}", odd)
                 )
 
     def _load_from_checkpoint(

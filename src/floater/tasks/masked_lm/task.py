@@ -111,7 +111,11 @@ class MaskedConfig(UnderstandingConfig):
 
     def variants(self) -> dict[str, UnderstandingConfig]:
         """The base model, the same with p(start) alone (h ≡ 0), and with the dynamics."""
-        return {"base": self._with("nothing").bare(), "start": self._with("start"), "floater": self}
+        return {
+            "base": self._with("nothing").without_encoder(),
+            "start": self._with("start"),
+            "floater": self,
+        }
 
     def _with(self, part: Literal["nothing", "start"]) -> MaskedConfig:
         return self.model_copy(update={"training": self.training.model_copy(update={"part": part})})
@@ -122,10 +126,11 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
 
     auto_class = AutoModelForMaskedLM
     more_is_better = False
+    less_is_better = frozenset({"loss", "perplexity"})
     config: MaskedConfig
     config_class = MaskedConfig
 
-    def ready(self, path: Path, console: Console) -> MaskedLMTask:
+    def prepare_dependencies(self, path: Path, console: Console) -> MaskedLMTask:
         """Train a language-model head if the checkpoint has none, once for all runs that use it.
 
         Args:
@@ -137,7 +142,7 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
             return self
         folder = config.head.run or path
         changes = {"training": config.head.training, "seed": 0, "dynamics": None}
-        head = HeadTask(config.model_copy(update=changes).bare())
+        head = HeadTask(config.model_copy(update=changes).without_encoder())
         trained = head._is_trained(folder)
         console.print(
             f"{config.model.name} has no language-model head: "
@@ -213,16 +218,16 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
         return Blocks(rows[:size], tokenizer, settings.share, seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        hidden = batch["labels"].ne(-100)
+        masked = batch["labels"].ne(-100)
         return F.cross_entropy(
-            _logits(model, batch, hidden), batch["labels"][hidden], reduction="sum"
+            _logits(model, batch, masked), batch["labels"][masked], reduction="sum"
         )
 
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        hidden = batch["labels"].ne(-100)
-        logits, labels = _logits(model, batch, hidden), batch["labels"][hidden]
-        owner = hidden.nonzero()[:, 0]
-        zeros = torch.zeros(len(hidden), dtype=torch.float64, device=logits.device)
+        masked = batch["labels"].ne(-100)
+        logits, labels = _logits(model, batch, masked), batch["labels"][masked]
+        owner = masked.nonzero()[:, 0]
+        zeros = torch.zeros(len(masked), dtype=torch.float64, device=logits.device)
         columns = (
             F.cross_entropy(logits, labels, reduction="none"),
             torch.ones_like(labels),
@@ -245,11 +250,11 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
         return Predictions([dict(zip(_COLUMNS, row, strict=True)) for row in table.tolist()], table)
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
-        loss, hidden, right = table.sum(0)
+        loss, masked, right = table.sum(0)
         return {
-            "loss": loss / hidden,
-            "accuracy": 100 * right / hidden,
-            "perplexity": math.exp(min(loss / hidden, 700.0)),
+            "loss": loss / masked,
+            "accuracy": 100 * right / masked,
+            "perplexity": math.exp(min(loss / masked, 700.0)),
         }
 
     def signature(self, measure: str) -> str:
@@ -260,7 +265,7 @@ class MaskedLMTask(UnderstandingTask[Text, Blocks]):
 class HeadTask(MaskedLMTask):
     """Train a new language-model head, which needs no other head before it."""
 
-    def ready(self, path: Path, console: Console) -> HeadTask:
+    def prepare_dependencies(self, path: Path, console: Console) -> HeadTask:
         return self
 
 
@@ -268,13 +273,13 @@ def _read(paths: Sequence[Path]) -> Text:
     return Text([line for path in paths for line in read_lines(path)], " ".join(map(str, paths)))
 
 
-def _logits(model: nn.Module, batch: Batch, hidden: Tensor) -> Tensor:
-    """Logits [hidden tokens, vocabulary].
+def _logits(model: nn.Module, batch: Batch, masked: Tensor) -> Tensor:
+    """Logits [masked tokens, vocabulary].
 
     The head, which is expensive in a small model, is only applied to these tokens.
     """
     bare = getattr(model, "module", model)  # DistributedDataParallel wraps it
-    with _selected_states(base_of(bare), hidden):
+    with _selected_states(base_of(bare), masked):
         logits: Tensor = forward(model, batch).logits
     return logits.squeeze(0).float()
 

@@ -101,13 +101,13 @@ class Blocks(Dataset[dict[str, list[int]]]):
         row = self._rows[number]
         random = np.random.default_rng([self._seed, self._epoch, number])
         free = ~np.isin(row, self._special)
-        hidden = free & (random.random(len(row)) < self._share)
-        if not hidden.any():
-            hidden[random.choice(np.flatnonzero(free) if free.any() else len(row))] = True
+        masked = free & (random.random(len(row)) < self._share)
+        if not masked.any():
+            masked[random.choice(np.flatnonzero(free) if free.any() else len(row))] = True
         action = random.random(len(row))
-        seen = np.where(hidden & (action < 0.8), self._mask, row)
-        seen = np.where(hidden & (action >= 0.9), random.choice(self._vocabulary, len(row)), seen)
-        labels = np.where(hidden, row, -100)
+        seen = np.where(masked & (action < 0.8), self._mask, row)
+        seen = np.where(masked & (action >= 0.9), random.choice(self._vocabulary, len(row)), seen)
+        labels = np.where(masked, row, -100)
         tokens = [*self._before, *seen.tolist(), *self._after]
         return {
             "input_ids": tokens,

@@ -163,7 +163,7 @@ class TranslationPositions(Placement):
     Without an encoder the model has its own fixed sinusoid: the original Transformer.
     """
 
-    bare: ClassVar[str] = "sinusoidal input"
+    label_without_encoder: ClassVar[str] = "sinusoidal input"
     sites: Sites = Sites("input")
     own: Literal["keep", "replace"] = "replace"
     per_stack: bool = False
@@ -247,7 +247,7 @@ class TranslationConfig(RunConfig):
     """
     init_scale: NotNegative | None = None
     """Standard deviation of the encoder's first weights after a warm start, as in the paper (0
-    makes them all zero); its own rule unless given.
+    makes them all zero); default: the initialisation of the encoder.
     """
 
     @model_validator(mode="after")

@@ -86,7 +86,7 @@ def evaluate(
     if edges:
         bins([], edges)  # refuses wrong edges before any work
     config = translator.config
-    with in_use(folder.path, "evaluate", alone=False):
+    with in_use(folder.path, "evaluate", exclusive=False):
         folder.scores()  # refuses damaged scores before any work
         started = time.perf_counter()
         with Progress(console=console or Console(stderr=True), transient=True) as bar:

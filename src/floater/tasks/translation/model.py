@@ -53,30 +53,32 @@ class MarianMTModel(StockModel):
         if labels is None or num_items_in_batch is None:
             out: Seq2SeqLMOutput = super().forward(labels=labels, **inputs)
             return out
-        with self._moved(input_ids, decoder_input_ids):
+        with self._jittered(input_ids, decoder_input_ids):
             hidden = self.model(**{**inputs, "use_cache": False})[0]
         total = linear_cross_entropy(hidden, self.lm_head.weight, labels, self.label_smoothing)
         return Seq2SeqLMOutput(loss=total / num_items_in_batch)  # type: ignore[arg-type]
 
-    def _moved(self, source: Tensor | None, target: Tensor | None) -> AbstractContextManager[None]:
+    def _jittered(
+        self, source: Tensor | None, target: Tensor | None
+    ) -> AbstractContextManager[None]:
         """While training with `jitter`: tokens at times that are shifted and stretched by a
         draw.
         """
-        made = attachment(self)
-        if self.jitter is None or made is None or not self.training:
+        attached = attachment(self)
+        if self.jitter is None or attached is None or not self.training:
             return nullcontext()
         assert source is not None
         assert target is not None
         shift, further, whether = torch.rand(3, dtype=torch.float64).tolist()
         if whether >= self.jitter.share:
             return nullcontext()
-        start = made.delta * self.jitter.offset * shift
-        pace = made.delta * (1 + (self.jitter.stretch - 1) * further)
+        start = attached.delta * self.jitter.offset * shift
+        pace = attached.delta * (1 + (self.jitter.stretch - 1) * further)
         of_source, of_target = (
             start + pace * torch.arange(ids.shape[1], dtype=torch.float64)
             for ids in (source, target)
         )
-        return made.at(source=of_source, target=of_target)
+        return attached.at(source=of_source, target=of_target)
 
 
 def build(config: TransformerConfig, vocabulary: Vocabulary) -> MarianMTModel:
@@ -135,9 +137,10 @@ def initialise(model: MarianMTModel, pad: int) -> None:
     shared.weight[pad].zero_()
 
 
-def position(model: MarianMTModel, config: TranslationPositions) -> Attachment:
-    """Attach what a config asks for; without an encoder, the model's own sinusoid, which then grows
-    with the input.
+def attach_encoder(model: MarianMTModel, config: TranslationPositions) -> Attachment:
+    """Attach the encoder of a config.
+
+    Without one, the model keeps its built-in sinusoid, which is extended to any length.
     """
     if config.encoder is None:
         return attach(model, NoPositionConfig(), sites="input", positions="keep")
@@ -148,7 +151,7 @@ def position(model: MarianMTModel, config: TranslationPositions) -> Attachment:
 
 def warm_start(model: MarianMTModel, folder: Path) -> None:
     """Copy the weights of a trained model into the base, whatever encoder either of them has."""
-    advice = "train that run anew, or `floater average` it, if it still has its checkpoints."
+    advice = "train that run again, or `floater average` it, if it still has its checkpoints."
     given = {
         name: tensor
         for name, tensor in weights_of(folder, advice).items()
@@ -184,15 +187,15 @@ def warm_start(model: MarianMTModel, folder: Path) -> None:
 
 
 @torch.no_grad()
-def rescale(model: MarianMTModel, scale: float) -> None:
+def reinitialise_encoder(model: MarianMTModel, scale: float) -> None:
     """Draw the encoder's weights small and not zero, as the paper starts its flow models."""
-    made = attachment(model)
-    assert made is not None
-    for parameter in made.parameters():
+    attached = attachment(model)
+    assert attached is not None
+    for parameter in attached.parameters():
         nn.init.normal_(parameter, std=scale)
 
 
 def position_parameters(model: MarianMTModel) -> int:
     """Parameters of the encoder."""
-    made = attachment(model)
-    return 0 if made is None else sum(parameter.numel() for parameter in made.parameters())
+    attached = attachment(model)
+    return 0 if attached is None else sum(parameter.numel() for parameter in attached.parameters())

@@ -14,7 +14,7 @@ from ...files import new_folder
 from ...printing import print_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
-from ...training.checkpoints import usable
+from ...training.checkpoints import require_checkpoints
 from ...training.loader import EpochLoader
 from ...training.settings import Pace
 from ...training.task import FREE_SETTINGS, EvaluationRequest, Task
@@ -27,7 +27,14 @@ from .config import SplitFiles, TranslationConfig
 from .corpus import Pairs
 from .decoding import Translator
 from .evaluation import describe, evaluate
-from .model import MarianMTModel, build, position, position_parameters, rescale, warm_start
+from .model import (
+    MarianMTModel,
+    attach_encoder,
+    build,
+    position_parameters,
+    reinitialise_encoder,
+    warm_start,
+)
 from .preparing import TranslationData, long_enough, prepare, resolve
 from .validation import validate
 from .vocabulary import Vocabulary
@@ -86,14 +93,14 @@ class TranslationTask(Task[TranslationData]):
             "vocabulary": len(data.vocabulary),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "position_parameters": position_parameters(model),
-            "batches_an_epoch": len(batches),
+            "batches_per_epoch": len(batches),
             "padding": round(batches.padding(), 4),
         }
 
     def describe(self, facts: Mapping[str, Any]) -> str:
         return (
-            f"{facts['training_pairs']:,} pairs in {facts['batches_an_epoch']:,} batches per epoch "
-            f"({100 * facts['padding']:.1f} % padding); {facts['parameters']:,} parameters, "
+            f"{facts['training_pairs']:,} pairs in {facts['batches_per_epoch']:,} batches per "
+            f"epoch ({100 * facts['padding']:.1f} % padding); {facts['parameters']:,} parameters, "
             f"{facts['position_parameters']:,} of them for positions ({facts['positions']})"
         )
 
@@ -123,7 +130,7 @@ class TranslationTask(Task[TranslationData]):
 
     def _chosen(self, folder: RunFolder) -> list[Path]:
         """The checkpoints whose mean is the final model."""
-        return usable(folder.checkpoints)[-(self.config.training.average or 1) :]
+        return require_checkpoints(folder.checkpoints)[-(self.config.training.average or 1) :]
 
     def finish(
         self, folder: RunFolder, data: TranslationData, model: nn.Module, console: Console
@@ -169,8 +176,8 @@ class TranslationTask(Task[TranslationData]):
         if not same:
             evaluate(other, evaluation.load(other.path), pairs, name=name, beam=request.beam)
         with (
-            in_use(folder.path, "evaluate", alone=False),
-            in_use(other.path, "evaluate", alone=False),
+            in_use(folder.path, "evaluate", exclusive=False),
+            in_use(other.path, "evaluate", exclusive=False),
         ):
             paired = evaluation.compare(other, folder, name)
             folder.add_paired([paired])
@@ -209,11 +216,11 @@ class TranslationTask(Task[TranslationData]):
 def make_model(config: TranslationConfig, vocabulary: Vocabulary) -> MarianMTModel:
     """The model at the start of a run."""
     model = build(config.model, vocabulary)
-    position(model, config.positions)
+    attach_encoder(model, config.positions)
     if config.init_from is not None:
         warm_start(model, RunFolder.existing(config.init_from).model)
         if config.init_scale is not None:
-            rescale(model, config.init_scale)
+            reinitialise_encoder(model, config.init_scale)
     return model
 
 

@@ -92,7 +92,7 @@ def from_text(text: str) -> Vocabulary:
 
 def load(folder: Path) -> Vocabulary:
     """Load what `Vocabulary.save` wrote."""
-    advice = "bring the folder back from a copy, or train anew."
+    advice = "restore the folder from a copy, or train again."
     if not (folder / "tokenizer.json").is_file():
         raise RunError(f"{folder} must hold a vocabulary (tokenizer.json), but does not; {advice}")
     check_hashes(folder, RunError, advice)

@@ -59,7 +59,7 @@ class UnderstandingPositions(Placement):
     By default a flow at q, k and v, which does not change the model before it is trained.
     """
 
-    bare: ClassVar[str] = "own positions"
+    label_without_encoder: ClassVar[str] = "built-in positions"
     encoder: EncoderConfig | None = FlowConfig()
     sites: Sites = Sites("qkv")
     own: Literal["keep", "replace"] = "keep"
@@ -174,7 +174,7 @@ class UnderstandingConfig(RunConfig):
             )
         return self
 
-    def bare(self) -> UnderstandingConfig:
+    def without_encoder(self) -> UnderstandingConfig:
         """The same run without a position encoder; settings of the encoder are reset."""
         positions = self.positions.model_copy(update={"encoder": None})
         defaults = {
@@ -191,7 +191,7 @@ class UnderstandingConfig(RunConfig):
                 "`positions` must have an encoder to compare with the base model, but `encoder` is "
                 "null."
             )
-        base = self.bare()
+        base = self.without_encoder()
         if self.training.part in ("flow", "start"):  # nothing of the base is trained
             base = base.model_copy(
                 update={"training": base.training.model_copy(update={"part": "nothing"})}

@@ -56,7 +56,7 @@ def evaluate(
         console: where to show a progress bar.
     """
     check_name(name)
-    with in_use(folder.path, "evaluate", alone=False):
+    with in_use(folder.path, "evaluate", exclusive=False):
         folder.scores()  # refuses damaged scores before any work
         started = time.perf_counter()
         with Progress(console=console or Console(stderr=True), transient=True) as bar:
@@ -89,6 +89,7 @@ def _scores(problem: Problem[Any, Any], table: np.ndarray) -> dict[str, Score]:
                 interval(problem.measures[measure], table) if measure in problem.measures else None
             ),
             signature=f"{problem.signature(measure)}|n:{len(table)}|floater:{version}",
+            more_is_better=measure not in problem.less_is_better,
         )
         for measure, value in problem.scores(table).items()
     }
@@ -169,7 +170,7 @@ def evaluate_run(
     """
     with ExitStack() as stack:
         for path in {folder.path, request.against or folder.path}:
-            stack.enter_context(in_use(RunFolder.existing(path).path, "evaluate", alone=False))
+            stack.enter_context(in_use(RunFolder.existing(path).path, "evaluate", exclusive=False))
         stack.enter_context(process_settings())
         other = None if request.against is None else RunFolder.existing(request.against)
         if other is not None:
@@ -288,6 +289,7 @@ def compare_runs(
             test_set=name,
             against=base.path.name,
             measure=measure,
+            more_is_better=measure not in problem.less_is_better,
         )
         for measure, function in problem.measures.items()
     ]

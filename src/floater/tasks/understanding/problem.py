@@ -72,6 +72,8 @@ class Problem(ABC, Generic[S, F]):
 
     auto_class: ClassVar[Any]
     """The Auto class of transformers that has the head."""
+    less_is_better: ClassVar[frozenset[str]] = frozenset()
+    """Measures of which less is better, such as losses."""
 
     def __init__(self, config: UnderstandingConfig) -> None:
         self.config = config

@@ -16,7 +16,7 @@ from ...attachments import attachment, save_pretrained
 from ...files import new_folder, record_hashes
 from ...runs.comparison import StartCheck, VariantScore
 from ...runs.folder import RunFolder
-from ...training.checkpoints import checkpoints, state_of, step_of, usable
+from ...training.checkpoints import checkpoints, require_checkpoints, state_of, step_of
 from ...training.extract_encodings import store_encodings
 from ...training.loader import EpochLoader
 from ...training.settings import Pace
@@ -81,6 +81,10 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
         return next(iter(self.measures))
 
     @property
+    def model_name(self) -> str:
+        return self.config.model.name
+
+    @property
     def trains(self) -> bool:
         return self.config.training.part != "nothing"
 
@@ -140,13 +144,13 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
             **parameter_counts(model),
             "training_inputs": len(data.train),
             "longest": int(data.train.lengths().max()),
-            "batches_an_epoch": len(batches),
+            "batches_per_epoch": len(batches),
             "padding": round(batches.padding(), 4),
         }
 
     def describe(self, facts: Mapping[str, Any]) -> str:
         return (
-            f"{facts['training_inputs']:,} inputs in {facts['batches_an_epoch']:,} batches per "
+            f"{facts['training_inputs']:,} inputs in {facts['batches_per_epoch']:,} batches per "
             f"epoch ({100 * facts['padding']:.1f} % padding); {facts['parameters']:,} parameters, "
             f"{facts['trained_parameters']:,} of them trained, {facts['position_parameters']:,} "
             f"for positions ({facts['positions']})"
@@ -181,7 +185,7 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
 
     def final_model(self, folder: RunFolder) -> nn.Module:
         """The last or the best weights."""
-        chosen = usable(folder.checkpoints)[-1]
+        chosen = require_checkpoints(folder.checkpoints)[-1]
         if self.config.training.take == "best":
             best = state_of(chosen).get("best_global_step")
             existing = checkpoints(folder.checkpoints)
@@ -238,7 +242,7 @@ class UnderstandingTask(Problem[S, F], Task[UnderstandingData]):
         config = self.config.model_copy(update={"seed": seed})
         return {name: self.with_config(variant) for name, variant in config.variants().items()}
 
-    def check_start(self, variants: Sequence[Task[UnderstandingData]]) -> StartCheck:
+    def check_identical_start(self, variants: Sequence[Task[UnderstandingData]]) -> StartCheck:
         resolved: list[Any] = [variant.resolve() for variant in variants]
         return same_outputs([variant.outputs_at_start() for variant in resolved])
 

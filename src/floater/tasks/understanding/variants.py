@@ -113,6 +113,7 @@ def _score(
         test_set=name,
         against=base,
         measure=measure,
+        more_is_better=measure not in problem.less_is_better,
         variant=variant,
         examples=len(tables[base][0]),
         seeds={
