@@ -1,8 +1,8 @@
 """The encodings of one forward pass through a stack.
 
-They are computed when the first block of the stack is entered and travel with the arguments of its blocks. Nothing
-about positions is stored in the model, so a block that gradient checkpointing computes again gets
-the same encodings as the first time.
+They are computed when the first block of the stack is entered and travel with the arguments of its
+blocks. Nothing about positions is stored in the model, so a block that gradient checkpointing
+computes again gets the same encodings as the first time.
 """
 
 from __future__ import annotations

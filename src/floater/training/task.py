@@ -73,8 +73,8 @@ class Task(ABC, Generic[Data]):
     """What to train: data, model, loss, metrics, and what to do with the trained model.
 
     `run` calls, in this order: `check`, `prepare_dependencies`, `resolve`, `is_finished`,
-    `prepare`, `build_model`, `warnings`, `pace`, `loss_function`, `begin` and `describe`; while it trains,
-    `loader` and `measure`; then `final_model`, `finish` and `clean_up`.
+    `prepare`, `build_model`, `warnings`, `pace`, `loss_function`, `begin` and `describe`; while it
+    trains, `loader` and `measure`; then `final_model`, `finish` and `clean_up`.
     """
 
     config_class: ClassVar[type[RunConfig]]
