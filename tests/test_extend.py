@@ -47,6 +47,7 @@ def test_a_task_trains_and_shows_up_in_a_report(tmp_path: Path) -> None:
     assert "bits" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert run(code).split() == ["False", "True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first", ["floater.attachments.saving", "floater.attachments.saving as saving", "floater"]
 )
@@ -58,6 +59,7 @@ def test_every_listed_name_is_there_and_is_what_it_is_called(package: Any) -> No
     assert not hasattr(package, "nonsense")
 
 
+@pytest.mark.slow
 def test_a_star_imports_every_public_name() -> None:
     code = (
         "from floater import *; import floater; print(sorted(set(floater.__all__) - "

@@ -62,6 +62,7 @@ def listens(process: subprocess.Popen[str]) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.4, 1.0, 2.0, 3.5])
 def test_ctrl_c_while_everything_is_imported(tmp_path: Path, after: float) -> None:
@@ -150,6 +151,7 @@ def test_odd_names_of_files_are_told_in_one_line(
         assert r"[red]a[/red] [/b] \x1b\udcff" in line, command
 
 
+@pytest.mark.slow
 def test_odd_names_of_folders_are_printed_as_they_are(tmp_path: Path) -> None:
     found = subprocess.run(
         [

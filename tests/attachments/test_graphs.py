@@ -131,6 +131,7 @@ def test_real_pretrained_weights_are_unchanged_by_a_fresh_attachment() -> None:
         assert torch.equal(model(input_ids=ids, attention_mask=mask).last_hidden_state, before)
 
 
+@pytest.mark.slow
 def test_a_real_masked_language_model_is_unchanged_by_a_fresh_attachment() -> None:
     """BERT for chemical reactions, with its dropout: in training the same random numbers give the
     same bits.

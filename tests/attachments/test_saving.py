@@ -223,6 +223,7 @@ def test_a_class_that_does_not_fit_is_named(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_class_that_does_not_fit_a_base_on_the_hub_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

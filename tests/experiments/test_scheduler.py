@@ -47,6 +47,7 @@ def settings(*keys: str, **training: Any) -> dict[str, dict[str, Any]]:
     return {key: embedded(key, **changes) for key in keys}
 
 
+@pytest.mark.slow
 def test_runs_are_made_once_and_warm_starts_after_their_base(tmp_path: Path) -> None:
     variants = [Variant("flow-qkv", "warm", after="sinusoidal"), Variant("sinusoidal", "base")]
     made = settings("sinusoidal", "flow-qkv")
@@ -63,6 +64,7 @@ def test_runs_are_made_once_and_warm_starts_after_their_base(tmp_path: Path) -> 
     assert when == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/scores.json")}
 
 
+@pytest.mark.slow
 def test_a_finished_run_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
     variants = [Variant("sinusoidal", "base")]
     run_all(variants, settings("sinusoidal"), [0], tmp_path, workers=1, console=QUIET)

@@ -115,6 +115,7 @@ def test_gradcheck_of_the_adjoint(make: Callable[[], nn.Module]) -> None:
     check(biased(make()), Dopri5(rtol=1e-9, atol=1e-11), "adjoint")
 
 
+@pytest.mark.slow
 def test_gradcheck_of_an_adjoint_with_functional_weights() -> None:
     dynamics = biased(MLPDynamics(2, 3))
     names = [name for name, _ in dynamics.named_parameters()]

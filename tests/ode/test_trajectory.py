@@ -49,6 +49,7 @@ def test_prefix(solver: Solver, make: Callable[[], nn.Module], dtype: torch.dtyp
         assert torch.equal(floater.solve(dynamics, p, times[:k], solver=solver), whole[:k])
 
 
+@pytest.mark.slow
 @given(
     times=st.lists(st.floats(0, 12, allow_subnormal=False), min_size=1, max_size=20).map(sorted),
     k=st.integers(0, 20),

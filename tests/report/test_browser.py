@@ -85,6 +85,7 @@ def colours(page: Page, number: int = 0) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_figures_are_drawn_and_nothing_sticks_out(
@@ -101,6 +102,7 @@ def test_figures_are_drawn_and_nothing_sticks_out(
     assert (sum(map(int, background[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_run_can_be_hidden_and_shown(report: Path, opened: Opener, width: int) -> None:
     page = opened(report, width)
@@ -116,6 +118,7 @@ def test_a_run_can_be_hidden_and_shown(report: Path, opened: Opener, width: int)
     assert page.locator("#chart-3 svg path.curve").count() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_another_curve_can_be_chosen(report: Path, opened: Opener, width: int) -> None:
     page = opened(report, width)
@@ -125,6 +128,7 @@ def test_another_curve_can_be_chosen(report: Path, opened: Opener, width: int) -
     assert page.locator("#chart-3 svg").get_by_text("smoothed loss per token").count() == 1
 
 
+@pytest.mark.slow
 def test_values_are_read_out_under_the_pointer_and_by_keys(report: Path, opened: Opener) -> None:
     page = opened(report, 1400)
     chart, readout = page.locator("#chart-3"), page.locator("#chart-3-readout")
@@ -144,6 +148,7 @@ def test_values_are_read_out_under_the_pointer_and_by_keys(report: Path, opened:
     )  # sin(0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_maps_follow_site_view_order_and_length(report: Path, opened: Opener, width: int) -> None:
     page = opened(report, width)
@@ -169,6 +174,7 @@ def test_maps_follow_site_view_order_and_length(report: Path, opened: Opener, wi
     assert page.locator("#path-0 svg path.curve").count() == 5
 
 
+@pytest.mark.slow
 def test_the_similarity_is_the_product_of_two_encodings(report: Path, opened: Opener) -> None:
     page = opened(report, 1400)
     page.locator("#view").select_option("similarity")
@@ -179,6 +185,7 @@ def test_the_similarity_is_the_product_of_two_encodings(report: Path, opened: Op
     assert page.locator("#map-1-readout").inner_text() == f"p(1) · p(1) = {product:.3f}"
 
 
+@pytest.mark.slow
 def test_the_theme_is_a_button(report: Path, opened: Opener) -> None:
     page = opened(report, 1400)
     before = page.evaluate("document.querySelector('#map-0 canvas').toDataURL()")
@@ -190,6 +197,7 @@ def test_the_theme_is_a_button(report: Path, opened: Opener) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 22, 27)"
 
 
+@pytest.mark.slow
 def test_every_control_can_be_reached_by_tab_and_has_a_name(report: Path, opened: Opener) -> None:
     page = opened(report, 1400)
     names = page.evaluate(
@@ -218,6 +226,7 @@ def test_every_control_can_be_reached_by_tab_and_has_a_name(report: Path, opened
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+@pytest.mark.slow
 def test_it_prints_in_light_colours(report: Path, opened: Opener) -> None:
     page = opened(report, 1400, "dark")
     page.emulate_media(media="print")

@@ -119,6 +119,7 @@ DAMAGED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     "name", ["run.json", "scores.json", "metrics.jsonl", "results.json", "comparison.json"]
@@ -165,6 +166,7 @@ def test_a_reproduction_may_name_odd_runs(tmp_path: Path, run: str) -> None:
     assert "but there is none" in gather([folder]).notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "end"),
     [

@@ -71,6 +71,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
     config = TranslationConfig(
@@ -98,6 +99,7 @@ def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
         assert len(translator.translate([long])) == 1
 
 
+@pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     config = TranslationConfig(
         **settings(
@@ -132,6 +134,7 @@ def test_curves_are_written_for_tensorboard(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses)
 
 
+@pytest.mark.slow
 def test_a_warm_start_begins_as_the_vanilla_model(vanilla: Path, tmp_path: Path) -> None:
     words = evaluation.load(vanilla).vocabulary
     positions = {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"}
@@ -154,6 +157,7 @@ def test_a_warm_start_begins_as_the_vanilla_model(vanilla: Path, tmp_path: Path)
     assert folder.facts()["position_parameters"] > 0
 
 
+@pytest.mark.slow
 def test_translation_keeps_order_count_and_empty_lines(vanilla: Path, tmp_path: Path) -> None:
     lines = pairs(1000, 5)[0]
     lines[3] = lines[500] = lines[-1] = ""
@@ -327,6 +331,7 @@ def _stop(*arguments: Any, **settings: Any) -> Any:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_can_be_made_longer_but_not_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +392,7 @@ def test_a_warm_start_needs_the_same_model(vanilla: Path, tmp_path: Path) -> Non
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_warm_start_without_a_vocabulary_can_be_resumed(vanilla: Path, tmp_path: Path) -> None:
     made = settings(tmp_path, init_from=str(vanilla))
     del made["vocabulary"]
@@ -396,6 +402,7 @@ def test_a_warm_start_without_a_vocabulary_can_be_resumed(vanilla: Path, tmp_pat
     assert train(longer, tmp_path / "warm", resume=True).facts()["updates"] == 8
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     made = settings(tmp_path)
     config = TranslationConfig(**made)

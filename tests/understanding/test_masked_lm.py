@@ -253,6 +253,7 @@ def test_dynamics_used_on_longer_inputs_give_a_warning(compared: Path, tmp_path:
     assert "warning" not in output(500)
 
 
+@pytest.mark.slow
 def test_a_trained_head_is_reused_for_other_lengths_but_not_for_other_training(
     tmp_path: Path,
 ) -> None:

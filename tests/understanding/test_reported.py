@@ -15,6 +15,7 @@ from floater.runs.folder import RunFolder
 from .worlds import glue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stsb", "rte"])
 def test_every_paired_test_and_the_comparison_are_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

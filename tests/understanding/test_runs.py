@@ -48,6 +48,7 @@ def trained(world: Path) -> RunFolder:
     return train(glue(world, training=KEEPING), world / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("roberta", "rte"), ("bert", "sst2"), ("bert", "stsb")])
 def test_frozen_zero_dynamics_leave_every_bit_as_it_is(
     kind: str, name: str, world: Path, tmp_path: Path
@@ -198,6 +199,7 @@ def test_evaluate_on_any_file(
     )
 
 
+@pytest.mark.slow
 def test_both_variants_from_one_config(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

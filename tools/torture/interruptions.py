@@ -69,7 +69,7 @@ def _two_commands(world: World, kind: str, place: Path) -> tuple[Path, list[Work
 
 def _both_scores(folder: Path, ends: Sequence[Finished]) -> Verdict:
     """Check that every evaluation that succeeded recorded its scores."""
-    scores = json.loads((folder / "scores.json").read_text())
+    scores = json.loads((folder / "scores.json").read_text())["sets"]
     missing = [
         name for name, end in zip(_NAMES, ends, strict=True) if end.code == 0 and name not in scores
     ]

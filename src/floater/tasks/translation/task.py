@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from ...errors import ArgumentError, DataError
-from ...files import new_folder
+from ...errors import ArgumentError, DataError, RunError
+from ...files import check_hashes, new_folder
 from ...printing import print_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
@@ -58,8 +58,16 @@ class TranslationTask(Task[TranslationData]):
         return TranslationTask(resolve(self.config))
 
     def is_finished(self, folder: RunFolder) -> bool:
-        """Whether the folder has this run's model and scores, with the same settings."""
+        """Whether the folder has this run's model and scores, undamaged, with the same settings.
+
+        A damaged model is created again from the checkpoints.
+        """
         if not folder.started() or not folder.model.is_dir():
+            return False
+        try:
+            for path in (folder.model, folder.vocabulary):
+                check_hashes(path, RunError, "")
+        except RunError:
             return False
         if self.config.data.has_test() and "test" not in folder.scores().sets:
             return False
