@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -227,6 +228,7 @@ def test_a_class_that_does_not_fit_is_named(
 def test_a_class_that_does_not_fit_a_base_on_the_hub_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # no retries
     model = make("bert")
     model.config._name_or_path = "someone/somewhere"
     floater.attach(model, MOVING)

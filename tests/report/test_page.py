@@ -238,7 +238,7 @@ def test_a_score_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
         (
             ENCODINGS,
             "nonsense",
-            r"positions\.safetensors is damaged: .*`floater plot .*` makes it anew",
+            r"positions\.safetensors is damaged: .*`floater plot .*` creates it again",
         ),
     ],
 )

@@ -253,7 +253,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from floater.runs.locks import in_use
-with in_use(Path(sys.argv[1]), "train", alone=sys.argv[2] == "alone"):
+with in_use(Path(sys.argv[1]), "train", exclusive=sys.argv[2] == "alone"):
     print("held", flush=True)
     time.sleep(60)
 """
