@@ -207,7 +207,7 @@ def test_two_processes_give_the_gradient_of_one(
 ) -> None:
     script, out = tmp_path / "two.py", tmp_path / "gradients.pt"
     script.write_text(TWO, encoding="utf-8")
-    monkeypatch.setenv("TESTS", str(Path(__file__).parent))
+    monkeypatch.setenv("TESTS", str(Path(__file__).parents[1]))
     monkeypatch.setenv("OUT", str(out))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -130,7 +130,7 @@ def test_settings_of_the_process_are_restored(tmp_path: Path) -> None:
     threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
     torch.set_flush_denormal(False)
     logging.enable_progress_bar()
-    denormal = torch.tensor(1e-310, dtype=torch.float64)
+    denormal = torch.ones((), dtype=torch.int64).view(torch.float64)  # 5e-324
     try:
         training = {"updates": 2, "save_every": 1, "threads": threads + 1}
         train(TranslationConfig(**settings(tmp_path, training=training)), tmp_path / "run")
