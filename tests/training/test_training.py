@@ -185,7 +185,7 @@ TWO = """
 import os, sys, torch
 sys.path.insert(0, os.environ["TESTS"])
 from attachments.attach_models import make
-from test_training import MOVING, Sentences
+from training.test_training import MOVING, Sentences
 import floater
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")

@@ -48,6 +48,6 @@ def process_settings(threads: int | None = None) -> Iterator[None]:
 def _flushes_denormals() -> bool:
     """torch has no way to ask, so multiply the smallest denormal number by one.
 
-    It is made from its bits: Python reads a literal such as 5e-324 as 0 while denormals are flushed.
+    It is made from its bits: Python reads the literal 5e-324 as 0 while denormals are flushed.
     """
     return bool((torch.ones(1, dtype=torch.int64).view(torch.float64) * 1.0 == 0).all())
