@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from floater.errors import FloaterError
 from floater.training.run import run
 
 from .task import CharacterConfig, CharacterData, CharacterTask, CharacterTraining
@@ -18,11 +19,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--resume", action="store_true", help="continue a stopped run")
     arguments = parser.parse_args()
-    config = CharacterConfig(
-        data=CharacterData(text=arguments.text),
-        training=CharacterTraining(updates=arguments.updates),
-    )
-    run(CharacterTask(config), arguments.out, resume=arguments.resume)
+    try:
+        config = CharacterConfig(
+            data=CharacterData(text=arguments.text),
+            training=CharacterTraining(updates=arguments.updates),
+        )
+        run(CharacterTask(config), arguments.out, resume=arguments.resume)
+    except FloaterError as error:
+        parser.exit(2, f"{error}\n")
 
 
 if __name__ == "__main__":

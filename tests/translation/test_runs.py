@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from transformers import MarianMTModel
 from transformers.utils import logging
@@ -26,6 +28,7 @@ from floater.tasks.translation.corpus import Pairs
 from floater.training import extract_encodings
 from floater.training.average import average
 from floater.training.checkpoints import checkpoints
+from floater.training.task import EvaluationRequest
 
 from .corpora import pairs, settings, train, write_config
 
@@ -506,3 +509,44 @@ def test_two_processes_follow_one_that_accumulates(tmp_path: Path) -> None:
     assert len(losses["one"]) == len(losses["two"]) == 20
     assert losses["two"] == pytest.approx(losses["one"], abs=1e-4)
     assert orders["two"] == pytest.approx(orders["one"], abs=1e-4)
+
+
+def test_a_folder_that_lost_its_config_is_not_overwritten(vanilla: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(vanilla, place)
+    (place / "config.yaml").unlink()
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    for resume in (False, True):
+        with pytest.raises(RunError, match=r"holds run\.json but no config\.yaml, .*restore"):
+            train(TranslationConfig(**settings(tmp_path, seed=3)), place, resume=resume)
+    assert before == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_record_of_a_later_version_is_refused(vanilla: Path, tmp_path: Path) -> None:
+    shutil.copytree(vanilla, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    for name, read in (("run.json", folder.facts), ("scores.json", folder.scores)):
+        path = folder.path / name
+        content = json.loads(path.read_text())
+        del content["facts_sha256"]
+        assert content["version"] == 2
+        for version, message in (
+            (3, "must have a version up to 2, but has 3; install a newer"),
+            (0, "is damaged: its version must be an integer from 1 to 2, but is 0"),
+            (True, "is damaged: its version must be an integer"),
+            ("2", "is damaged: its version must be an integer"),
+        ):
+            path.write_text(json.dumps({**content, "version": version}))
+            with pytest.raises(RunError, match=message):
+                read()
+
+
+def test_an_evaluation_keeps_the_bins_of_the_config(tmp_path: Path) -> None:
+    decoding = {"beam": 1, "length_bins": [4, 8]}
+    training = {"updates": 2, "save_every": 1}
+    config = TranslationConfig(**settings(tmp_path, decoding=decoding, training=training))
+    folder = train(config, tmp_path / "run")
+    before = folder.scores().sets["test"].bins
+    assert set(before) == {"0-4", "4-8", "8+"}
+    translation.TranslationTask(config).evaluate(folder, EvaluationRequest(), Console(quiet=True))
+    assert folder.scores().sets["test"].bins == before

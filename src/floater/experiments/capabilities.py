@@ -15,7 +15,7 @@ from ..encoders import (
     RecurrentConfig,
     SinusoidalConfig,
 )
-from ..errors import LengthError
+from ..errors import ArgumentError, LengthError
 from ..runs.results import Cell, Results, Table
 from .base import Item, ReproductionRequest
 from .parameter_counts import shared_parameters
@@ -116,6 +116,11 @@ class Capabilities(Item):
     title = "What each encoding can do (Table 1)"
 
     def reproduce(self, request: ReproductionRequest) -> Results:
+        if request.keys:
+            raise ArgumentError(
+                "`--variants` must be left out for capabilities, which checks all encoders, but is "
+                f"{','.join(request.keys)}."
+            )
         checks = capability_table(64 if request.scale == "smoke" else 512)
         all_three = [str(name) for name, *cells in checks.rows if cells[:3] == ["yes"] * 3]
         return Results(

@@ -20,6 +20,7 @@ from ..recipes import read, to_yaml
 from .checked_json import read_checked, write_checked
 from .locks import score_lock
 from .scores import SCORES, PairedScore, Scores, SetScores
+from .version import VERSION, check_version
 
 CONFIG, RUN, METRICS = "config.yaml", "run.json", "metrics.jsonl"
 OLD_SCORES = "scores.old.json"
@@ -66,6 +67,15 @@ class RunFolder:
         """Whether the folder holds a run."""
         return (self.path / CONFIG).is_file()
 
+    def check_unused(self) -> None:
+        """Refuse a folder that has lost its config: its content must not be overwritten."""
+        for path in (self.path / RUN, self.model, self.checkpoints):
+            if path.exists():
+                raise RunError(
+                    f"{self.path} holds {path.name} but no {CONFIG}, without which the run cannot "
+                    f"be continued; restore {CONFIG}, or choose another --out."
+                )
+
     def settings(self) -> dict[str, Any]:
         """The settings in `config.yaml`."""
         return read(self.path / CONFIG)
@@ -93,7 +103,7 @@ class RunFolder:
 
     def note(self, **facts: Any) -> None:
         """Add facts to `run.json`."""
-        write_checked(self.path / RUN, {**self.facts(), **facts})
+        write_checked(self.path / RUN, {"version": VERSION, **self.facts(), **facts})
 
     def facts(self) -> dict[str, Any]:
         """The content of `run.json`."""
@@ -106,6 +116,7 @@ class RunFolder:
                 "is finished, but does not; restore it, or train into another --out."
             )
         facts = read_checked(path)
+        check_version(path, facts.pop("version", 1))
         data = facts.get("data")
         splits = data if isinstance(data, dict) else {}
         checked = {**facts, **{f"data.{name}": value for name, value in splits.items()}}

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, first_line
 from ..recipes import read
 from ..runs.folder import CONFIG, RunFolder
 from ..training.task import Task

@@ -127,7 +127,7 @@ class Progress(TrainerCallback):
         words = " · ".join(f"{label} {value}" for label, value in self._words.items())
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, words=words)
-        elif "loss" in row or "eval_loss" in row:
+        elif {"loss", "eval_loss", f"eval_{metric}"} & row.keys():
             self._console.print(
                 f"update {state.global_step:,} of {state.max_steps:,}: {words}", highlight=False
             )

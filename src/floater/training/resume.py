@@ -36,6 +36,7 @@ def check_start(task: Task[Any], folder: RunFolder, *, resume: bool, console: Co
             "float32."
         )
     if not folder.started():
+        folder.check_unused()
         if resume:
             console.print(
                 f"there is nothing to resume in {folder.path}: starting a new run",
@@ -89,7 +90,7 @@ def _check_settings(
         elif value != old:
             raise RunError(
                 f"{folder.path} was started with {section} = {old!r}, but the config now says "
-                f"{value!r}."
+                f"{value!r}; resume with the same settings, or choose another --out."
             )
 
 

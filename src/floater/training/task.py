@@ -221,8 +221,8 @@ class Task(ABC, Generic[Data]):
     def variants(self, seed: int) -> dict[str, Task[Data]]:
         """The tasks that `floater compare` runs for a seed; the first is the base."""
         raise ConfigError(
-            f"`task` must be one of language understanding for a comparison, but is "
-            f"{self.config.task}; train two runs and use `floater evaluate --against`."
+            f"`task` must be one that has variants to compare, but {self.config.task} has none; "
+            "train two runs and compare them in a report."
         )
 
     def check_identical_start(self, variants: Sequence[Task[Data]]) -> StartCheck:

@@ -125,7 +125,8 @@ class SafeTrainer(Trainer):
         inputs: dict[str, Any],
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        self.tokens += int(inputs["attention_mask"].sum())
+        if "attention_mask" in inputs:
+            self.tokens += int(inputs["attention_mask"].sum())
         if "decoder_input_ids" in inputs:
             self.tokens += int(inputs["labels"].ne(-100).sum())
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)

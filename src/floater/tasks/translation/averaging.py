@@ -68,12 +68,14 @@ def average_run(folder: RunFolder, last: int, out: Path | None = None) -> Path:
     Returns:
         The folder of the model.
     """
-    with in_use(folder.path, "average"):
+    with in_use(folder.path, "average"), process_settings():
         existing = checkpoints(folder.checkpoints)
+        if not existing:
+            raise RunError(f"{folder.path} must hold checkpoints to average, but holds none.")
         if len(existing) < last:
             raise RunError(
                 f"{folder.path} holds {len(existing)} checkpoints, but {last} are to be averaged; "
-                f"give --last {max(len(existing), 1)}."
+                f"give --last {len(existing)}."
             )
         paths = existing[-last:]
         if out is None:

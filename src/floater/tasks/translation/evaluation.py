@@ -40,7 +40,10 @@ def load(path: Path, model: Path | None = None) -> Translator:
         model: a folder of other weights than the run's.
     """
     folder = RunFolder.existing(path)
-    config = TranslationConfig(**folder.settings())
+    settings = folder.settings()
+    if settings.get("task", "translation") != "translation":
+        raise RunError(f"{path} must be a translation run, but is one of {settings['task']}.")
+    config = TranslationConfig(**settings)
     if model is not None and not model.is_dir():
         raise RunError(f"{model} must be the folder of a model, but there is none.")
     if model is None and not folder.model.is_dir():

@@ -62,7 +62,9 @@ class TranslationTask(Task[TranslationData]):
 
         A damaged model is created again from the checkpoints.
         """
-        if not folder.started() or not folder.model.is_dir():
+        if not all(path.is_dir() for path in (folder.model, folder.vocabulary)):
+            return False
+        if not folder.started():
             return False
         try:
             for path in (folder.model, folder.vocabulary):
@@ -163,6 +165,8 @@ class TranslationTask(Task[TranslationData]):
         edges = _edges(request.length_bins)
         pairs, default_name = self._test_set(folder, request)
         name = request.name or default_name
+        if request.source is None and not edges:
+            edges = list(self.config.decoding.length_bins)  # as after training
         translator = evaluation.load(folder.path, request.model)
         scores = evaluate(
             folder,

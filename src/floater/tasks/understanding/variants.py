@@ -10,6 +10,7 @@ import numpy as np
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ...errors import RunError
 from ...runs.comparison import StartCheck, VariantScore
 from ...runs.folder import RunFolder
 from .evaluation import table_of
@@ -86,6 +87,13 @@ def compare_variants(
     first = runs[base][0]
     # The test sets of the run itself, whatever else was measured later.
     names = [name for name in first.facts()["data"] if name != "train"]
+    for run in (run for folders in runs.values() for run in folders):
+        missing = [name for name in names if name not in run.scores().sets]
+        if missing:
+            raise RunError(
+                f"{run.path} must hold scores for {missing[0]!r}, but does not; run `floater "
+                f"evaluate {run.path}`."
+            )
     return [
         _score(problem, runs, base, variant, name, measure, draws)
         for variant in others
