@@ -74,16 +74,19 @@ def test_a_stopped_run_resumes_to_the_same_bits(
 
 
 def test_other_packages_add_tasks_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("character_lm", "examples.character_lm.task:CharacterTask", tasks.GROUP)
-    monkeypatch.setattr(
-        tasks,
-        "entry_points",
-        lambda group, name="character_lm": EntryPoints([point]).select(group=group, name=name),
+    points = EntryPoints(
+        [
+            EntryPoint("character_lm", "examples.character_lm.task:CharacterTask", tasks.GROUP),
+            EntryPoint("broken", "examples.character_lm.task:Nothing", tasks.GROUP),
+        ]
     )
+    monkeypatch.setattr(tasks, "entry_points", points.select)
     task = tasks.task_from({"task": "character_lm", "data": {"text": "a.txt"}})
     assert isinstance(task, CharacterTask)
-    with pytest.raises(ConfigError, match="character_lm, but is 'x'"):
+    with pytest.raises(ConfigError, match="race, broken, character_lm, but is 'x'"):
         tasks.task_from({"task": "x"})
+    with pytest.raises(ConfigError, match="broken = .* must name a task, but cannot be loaded"):
+        tasks.task_from({"task": "broken"})
 
 
 def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:

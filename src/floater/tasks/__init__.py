@@ -33,20 +33,29 @@ def task_from(settings: Mapping[str, Any], where: str = "The config") -> Task[An
         where: name of the settings, for messages.
     """
     name = settings.get("task", "translation")
-    installed = (
-        {}
-        if isinstance(name, str) and name in TASKS
-        else {entry.name: entry for entry in entry_points(group=GROUP)}
-    )
-    if not isinstance(name, str) or name not in {*TASKS, *installed}:
-        known = ", ".join([*TASKS, *installed])
+    task_class = _class_of(name) if isinstance(name, str) else None
+    if task_class is None:
+        known = ", ".join([*TASKS, *sorted(entry_points(group=GROUP).names)])
         raise ConfigError(f"{where}: `task` must be one of {known}, but is {name!r}.")
-    if name in installed:
-        task_class: type[Task[Any]] = installed[name].load()
-    else:
-        module, class_name = TASKS[name].split(":")
-        task_class = getattr(import_module(f".{module}", __name__), class_name)
     return task_class(task_class.config_class(**settings))
+
+
+def _class_of(name: str) -> type[Task[Any]] | None:
+    """The class of a task; None if there is no such task."""
+    if name in TASKS:
+        module, class_name = TASKS[name].split(":")
+        task_class: type[Task[Any]] = getattr(import_module(f".{module}", __name__), class_name)
+        return task_class
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            installed: type[Task[Any]] = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"The entry point {name} = {entry.value} of {GROUP} must name a task, but cannot "
+                f"be loaded: {first_line(error).rstrip('.')}; repair or uninstall its package."
+            ) from None
+        return installed
+    return None
 
 
 def task_from_file(config: Path, overrides: Sequence[str] = ()) -> Task[Any]:
