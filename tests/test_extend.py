@@ -85,7 +85,7 @@ def test_other_packages_add_tasks_by_an_entry_point(monkeypatch: pytest.MonkeyPa
     assert isinstance(task, CharacterTask)
     with pytest.raises(ConfigError, match="race, broken, character_lm, but is 'x'"):
         tasks.task_from({"task": "x"})
-    with pytest.raises(ConfigError, match="broken = .* must name a task, but cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"broken = .* must name a task, but cannot be loaded"):
         tasks.task_from({"task": "broken"})
 
 

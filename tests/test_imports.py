@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import import_graph
+
 SOURCE = Path(__file__).parents[1] / "src" / "floater"
 ORDER = [
     *("lazy", "stopping", "errors", "printing", "room", "files", "config", "recipes"),
@@ -172,3 +174,8 @@ def test_runs_and_reports_need_no_room_that_needs_torch(room: str) -> None:
 )
 def test_no_way_of_importing_is_overlooked(line: str, room: str) -> None:
     assert rooms(SOURCE / "attachments" / "attachment.py", line) == {room}
+
+
+def test_the_drawn_import_graph_is_that_of_the_code() -> None:
+    page = import_graph.PAGE.read_text(encoding="utf-8")
+    assert import_graph.filled(page, import_graph.graph()) == page, "run tools/import_graph.py"
