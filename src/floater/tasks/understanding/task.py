@@ -37,7 +37,7 @@ from .models import (
 )
 from .predicting import predict_all
 from .problem import Features, Problem, Split
-from .variants import StartOutputs, compare_variants, outputs_at_start, same_outputs
+from .variant_scores import StartOutputs, compare_variants, outputs_at_start, same_outputs
 
 
 @dataclass(frozen=True)
