@@ -177,7 +177,7 @@ def test_a_run_folder_is_not_overwritten(
     assert "nowhere must be the folder of a run" in run(
         monkeypatch, capsys, "evaluate", out, "--against", tmp_path / "nowhere"
     )
-    assert "holds 0 checkpoints, but 5 are to be averaged" in run(
+    assert "must hold checkpoints to average, but holds none" in run(
         monkeypatch, capsys, "average", out
     )
     assert "must have the form key=value" in run(

@@ -69,7 +69,7 @@ class RunFolder:
 
     def check_unused(self) -> None:
         """Refuse a folder that has lost its config: its content must not be overwritten."""
-        for path in (self.path / RUN, self.model, self.checkpoints):
+        for path in (self.path / RUN, self.model, *self.checkpoints.glob("checkpoint-*")):
             if path.exists():
                 raise RunError(
                     f"{self.path} holds {path.name} but no {CONFIG}, without which the run cannot "
