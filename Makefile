@@ -14,14 +14,15 @@ help:  ## show this list
 demo: $(STAMP)  ## show what FLOATER does, within five minutes, on embedded data
 	$(BIN)/floater demo
 
-test: $(STAMP)  ## run all tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+test: $(STAMP)  ## run all tests but four of a minute each, which are part of `make torture`
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not torture"
 
 test-fast: $(STAMP)  ## run all tests except the slow ones
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not torture"
 
-torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; at most 10 min
+torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; about 12 min
 	PYTHONPATH=tools $(BIN)/python -m torture
+	$(BIN)/python -m pytest -n auto -m torture
 
 lint: $(STAMP)  ## run linter, formatter and type checker
 	$(BIN)/ruff check .

@@ -87,6 +87,7 @@ def test_heat_maps_borrow_the_runs_of_other_items(folder: Path) -> None:
     assert clamped[1].mean > 0
 
 
+@pytest.mark.torture
 @pytest.mark.slow
 def test_efficiency_measures_time_memory_and_loss(tmp_path: Path) -> None:
     found = run("efficiency", tmp_path, ("sinusoidal", "flow-blocks", "kept"))

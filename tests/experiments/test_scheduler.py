@@ -88,6 +88,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.torture
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_worker_behind_and_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

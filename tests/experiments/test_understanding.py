@@ -103,6 +103,7 @@ def test_smoke_ends_with_results(
     )
 
 
+@pytest.mark.torture
 @pytest.mark.slow
 def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     changes = [

@@ -313,7 +313,10 @@ def _environment() -> dict[str, str]:
             "encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.3, "keep_for": 3},
             "sites": "blocks",
         },
-        {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
+        pytest.param(
+            {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
+            marks=pytest.mark.torture,
+        ),
     ],
     ids=["blocks, kept for 3 steps", "qkv"],
 )
