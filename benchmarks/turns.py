@@ -18,19 +18,24 @@ from rich.progress import track
 from floater.files import write_text
 
 
-def parse(name: str, description: str | None, sizes: Mapping[str, int]) -> argparse.Namespace:
+def parse(
+    name: str, description: str | None, sizes: Mapping[str, int], **texts: str
+) -> argparse.Namespace:
     """Parse the command line and set up PyTorch.
 
     Args:
         name: name of the benchmark.
         description: its help text.
         sizes: options, `threads` among them, with their defaults; all must be positive.
+        **texts: further options, with their help.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for option, value in sizes.items():
         parser.add_argument(f"--{option}", type=int, default=value)
+    for option, text in texts.items():
+        parser.add_argument(f"--{option}", help=text)
     parser.add_argument("--out", type=Path, default=Path(f"benchmarks/results/{name}.json"))
     arguments = parser.parse_args()
     for option in sizes:

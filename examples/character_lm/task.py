@@ -51,7 +51,7 @@ class CharacterPositions(Placement):
     """A flow at the input, instead of GPT-2's table."""
 
     label_without_encoder = "GPT-2's table"
-    encoder: EncoderConfig | None = FlowConfig(zero_init=False, initial_scale=0.1)
+    encoder: EncoderConfig | None = FlowConfig(pace="free", zero_init=False, initial_scale=0.1)
     sites: Sites = Sites("input")
     own: Literal["keep", "replace"] = "replace"
 

@@ -9,6 +9,7 @@ from .lazy import lazily as _lazily
 if TYPE_CHECKING:
     from .attachments import Attachment as Attachment
     from .attachments import Sites as Sites
+    from .attachments import TimeJitter as TimeJitter
     from .attachments import attach as attach
     from .attachments import attachment as attachment
     from .attachments import from_pretrained as from_pretrained
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     from .dynamics import SinusoidDynamics as SinusoidDynamics
     from .dynamics import ZeroDynamics as ZeroDynamics
     from .encoders import FlowConfig as FlowConfig
+    from .encoders import FourierConfig as FourierConfig
     from .encoders import LearnedConfig as LearnedConfig
     from .encoders import NoPositionConfig as NoPositionConfig
     from .encoders import RecurrentConfig as RecurrentConfig
+    from .encoders import RelativeConfig as RelativeConfig
     from .encoders import RotaryConfig as RotaryConfig
     from .encoders import SinusoidalConfig as SinusoidalConfig
     from .errors import FloaterError as FloaterError
+    from .errors import RangeWarning as RangeWarning
     from .ode import RK4 as RK4
     from .ode import Dopri5 as Dopri5
     from .ode import Euler as Euler
@@ -31,12 +35,14 @@ if TYPE_CHECKING:
     from .ode import Trajectory as Trajectory
     from .ode import solve as solve
     from .ode import trajectory as trajectory
+    from .times import Clock as Clock
 else:
     _lazily(
         __name__,
         {
             "Attachment": ".attachments",
             "Sites": ".attachments",
+            "TimeJitter": ".attachments",
             "attach": ".attachments",
             "attachment": ".attachments",
             "from_pretrained": ".attachments",
@@ -46,12 +52,15 @@ else:
             "SinusoidDynamics": ".dynamics",
             "ZeroDynamics": ".dynamics",
             "FlowConfig": ".encoders",
+            "FourierConfig": ".encoders",
             "LearnedConfig": ".encoders",
             "NoPositionConfig": ".encoders",
             "RecurrentConfig": ".encoders",
+            "RelativeConfig": ".encoders",
             "RotaryConfig": ".encoders",
             "SinusoidalConfig": ".encoders",
             "FloaterError": ".errors",
+            "RangeWarning": ".errors",
             "RK4": ".ode",
             "Dopri5": ".ode",
             "Euler": ".ode",
@@ -59,6 +68,7 @@ else:
             "Trajectory": ".ode",
             "solve": ".ode",
             "trajectory": ".ode",
+            "Clock": ".times",
         },
     )
 

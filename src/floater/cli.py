@@ -52,12 +52,12 @@ def floater(
 @app.command()
 def demo(
     out: options.DemoFolder = Path("demo"),
-    updates: options.DemoUpdates = 600,
+    updates: options.DemoUpdates = 700,
     rounds: options.DemoRounds = 12,
     workers: options.Workers = 2,
     again: options.Again = False,
 ) -> None:
-    """Train four small translation models, test them on longer inputs, and write a report."""
+    """Show any length, any spacing and any model within minutes, and write a report."""
     check_folder(out)
     from .experiments.demo import demo  # noqa: PLC0415
 
@@ -159,6 +159,9 @@ def evaluate(
     against: options.Against = None,
     model: options.Weights = None,
     name: options.SetName = "",
+    beyond: options.Beyond = "",
+    labels: options.LabelsFile = None,
+    unit: options.UnitName = "",
 ) -> None:
     """Evaluate a trained model on a test set."""
     from .runs.folder import RunFolder  # noqa: PLC0415
@@ -176,9 +179,33 @@ def evaluate(
         against=against,
         model=model,
         name=name,
+        beyond=beyond,
+        labels=labels,
+        unit=unit,
     )
     check_options(task, run, request)
     task.evaluate(RunFolder.existing(run), request, console)
+
+
+@app.command()
+def predict(
+    run: options.RunPath,
+    data: options.PredictionData,
+    out: options.PredictionsFile,
+    labels: options.LabelsFile = None,
+    asked: options.AskedFile = None,
+    unit: options.UnitName = "",
+    model: options.Weights = None,
+) -> None:
+    """Write the predictions of a trained model for a file, as CSV."""
+    from .runs.folder import RunFolder  # noqa: PLC0415
+    from .tasks import task_of_run  # noqa: PLC0415
+    from .training.task import PredictionRequest  # noqa: PLC0415
+
+    check_output(out, "--out")
+    task = task_of_run(run)
+    request = PredictionRequest(data, out, labels, asked, unit, model)
+    task.write_predictions(RunFolder.existing(run), request, console)
 
 
 @app.command()
@@ -189,11 +216,12 @@ def translate(
     beam: options.Beam = None,
     window: options.WindowSize = 1000,
     model: options.Weights = None,
+    beyond: options.Beyond = "",
 ) -> None:
     """Translate text line by line; empty lines stay empty."""
     from .tasks.translation.translate import translate  # noqa: PLC0415
 
-    translate(run, input, output, beam, window, model)
+    translate(run, input, output, beam, window, model, beyond)
 
 
 @app.command()
@@ -262,7 +290,7 @@ def _encodings(model: Path, length: int | None) -> Encodings:
     encodings = encodings_of(model, length)
     if encodings is None:
         raise RunError(
-            f"{model} has no table of encodings to plot: `rotary` rotates queries and keys, and "
-            "`none` adds nothing."
+            f"{model} has no table of encodings to plot: `rotary` rotates queries and keys, "
+            "`relative` has vectors for distances, and `none` adds nothing."
         )
     return encodings

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one line on stderr if something went wrong."""
+"""What a command says on stderr: its warnings, and how it ended, in one line each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import re
 import sys
 import time
 import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import typer
 
 from . import stopping
-from .errors import FloaterError, first_line
+from .errors import FloaterError, RangeWarning, first_line
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, also typer's."""
@@ -44,9 +47,28 @@ def run_app(app: typer.Typer) -> int:
     """
     stopping.listen()
     try:
-        return _run(app)
+        with _short_warnings():
+            return _run(app)
     finally:
         stopping.stop_listening()
+
+
+@contextlib.contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Inside, our own warnings are one line, without the place in the code they come from."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, RangeWarning):
+            _print_error(f"warning: {message}")
+        else:
+            usual(message, category, *where)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def _run(app: typer.Typer) -> int:

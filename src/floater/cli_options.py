@@ -32,6 +32,14 @@ Weights = Annotated[
     ),
 ]
 
+Beyond = Annotated[
+    str,
+    Option(
+        help="What happens to inputs longer than any in training: extrapolate, compress (their "
+        "tokens are put closer together) or error; default: that of the model."
+    ),
+]
+
 # demo -----------------------------------------------------------------------------------------
 
 DemoFolder = Annotated[Path, Option(help="Folder for the runs, the figures and the report.")]
@@ -47,7 +55,10 @@ Again = Annotated[
 
 ItemName = Annotated[
     str,
-    Argument(help="capabilities, nmt, glue, race, squad, s2l, rnn, heatmaps or efficiency."),
+    Argument(
+        help="capabilities, nmt, glue, race, squad, s2l, lengths, rnn, heatmaps, efficiency, "
+        "series, events or documents."
+    ),
 ]
 ScaleName = Annotated[
     str,
@@ -130,6 +141,24 @@ Against = Annotated[
 SetName = Annotated[
     str,
     Option(help="Name under which predictions and scores are stored; default: that of the file."),
+]
+
+LabelsFile = Annotated[
+    Path | None,
+    Option(help="Series: file with labels and static columns; default: that of the run's config."),
+]
+UnitName = Annotated[
+    str,
+    Option(help="Unit of the times in the data; another one than the model's is refused."),
+]
+
+# predict --------------------------------------------------------------------------------------
+
+PredictionData = Annotated[Path, Option(help="File in the format of the task, without labels.")]
+PredictionsFile = Annotated[Path, Option(help="CSV file to write.")]
+AskedFile = Annotated[
+    Path | None,
+    Option(help="Series: file with id, time and variable of the values to predict."),
 ]
 
 # translate ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -35,6 +36,17 @@ class Config(BaseModel):
             f"{name} must not be changed after it was created, but `{key}` was set; create a new "
             f"{name}({key}={value!r})."
         )
+
+
+def saved_encoder(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an encoder's settings as a folder recorded them, with all defaults written out.
+
+    Flows that were saved before `pace` existed had the free one, and safe ones before `reach`
+    existed had 64.
+    """
+    if settings.get("kind") != "flow":
+        return dict(settings)
+    return {"pace": "free", "reach": 64.0, **settings}
 
 
 def _explain_unnamed(

@@ -13,6 +13,12 @@ from .errors import ArgumentError
 from .ode import ACTIVATIONS, MLP, Field, fastest_mlp_field
 
 ActivationName = Literal["tanh", "relu", "silu", "gelu", "softplus"]
+REACH = 16.0
+"""Default of `reach`."""
+SENSITIVITY = 3.0
+"""Initial deviation of what a state p of deviation 1 adds to a hidden unit, with a span."""
+FLATTEST, STEEPEST = 2.0, 32.0
+"""Smallest and largest initial slope of a hidden unit, per span."""
 
 
 class MLPDynamics(nn.Module):
@@ -28,6 +34,15 @@ class MLPDynamics(nn.Module):
     for all times: p(t) comes to rest instead of leaving the region it was trained in. The solver
     has no fast implementation of dynamics with a pull.
 
+    A span S scales the weights, so that training moves p at the same pace whatever the width and
+    the unit of time: time enters as τ/S, and h is divided by S, its hidden sum also by the hidden
+    width. An update of an optimiser that moves every weight by at most r, as Adam does with its
+    learning rate, then moves p(t) by at most 2.5·`reach`·r·t/S within the span (with tanh, from
+    h ≡ 0). Without a span the pace grows with the hidden width and with the square of the time.
+    The hidden units start as steps in time, act(±a(τ/S - c)), with centres c all over the span and
+    several slopes a: all smooth motions can be learned from the first update on. Units without a
+    span start as almost the same function.
+
     Args:
         dim: size of p.
         hidden: width of the hidden layer; default: `dim`.
@@ -38,6 +53,8 @@ class MLPDynamics(nn.Module):
             last layer at once and the first from the second update on.
         horizon: T of a bounded view of time; by default the layers see t itself.
         pull: λ, the rate at which p is drawn to the origin.
+        span: S, the time that the inputs of a model cover; by default nothing is scaled.
+        reach: how far each part of h moves p(S), in multiples of a change of its weights.
     """
 
     def __init__(
@@ -49,6 +66,8 @@ class MLPDynamics(nn.Module):
         zero_init: bool = False,
         horizon: float | None = None,
         pull: float = 0.0,
+        span: float | None = None,
+        reach: float = REACH,
     ) -> None:
         super().__init__()
         hidden = dim if hidden is None else hidden
@@ -61,18 +80,21 @@ class MLPDynamics(nn.Module):
             isinstance(init_scale, (int, float)) and math.isfinite(init_scale) and init_scale >= 0
         ):
             raise ArgumentError(f"`init_scale` must be a finite number ≥ 0, but is {init_scale!r}.")
-        if horizon is not None and not (
-            isinstance(horizon, (int, float)) and math.isfinite(horizon) and horizon > 0
-        ):
-            raise ArgumentError(
-                f"`horizon` must be a positive finite number or None, but is {horizon!r}."
-            )
+        for name, value in (("horizon", horizon), ("span", span), ("reach", reach)):
+            if (value is not None or name == "reach") and not (
+                isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+            ):
+                none = "" if name == "reach" else " or None"
+                raise ArgumentError(
+                    f"`{name}` must be a positive finite number{none}, but is {value!r}."
+                )
         if not (isinstance(pull, (int, float)) and math.isfinite(pull) and pull >= 0):
             raise ArgumentError(f"`pull` must be a finite number ≥ 0, but is {pull!r}.")
         self.dim, self.hidden = dim, hidden
         self.activation = ACTIVATIONS[activation]
         self.init_scale, self.zero_init = init_scale, zero_init
         self.horizon, self.pull = horizon, pull
+        self.span, self.reach = span, reach
         self.first = nn.Linear(dim + 1, hidden)
         self.second = nn.Linear(hidden + 1, dim)
         self.reset_parameters()
@@ -85,6 +107,20 @@ class MLPDynamics(nn.Module):
             nn.init.zeros_(layer.bias)
         if self.zero_init:
             nn.init.zeros_(self.second.weight)
+        if self.span is not None:
+            self._spread_units()
+
+    def _spread_units(self) -> None:
+        """Let each hidden unit rise or fall around a time of its own, at a pace of its own."""
+        count, like = self.hidden, self.first.bias
+        centres = (torch.arange(count, device=like.device) + 0.5) / count
+        ranks = (torch.randperm(count, device=like.device) + 0.5) / count
+        steepest = STEEPEST if math.isfinite(self.activation.bound) else FLATTEST
+        slopes = FLATTEST * (steepest / FLATTEST) ** ranks
+        slopes = slopes * (1 - 2 * torch.randint(2, (count,), device=like.device))
+        nn.init.normal_(self.first.weight, std=1 / math.sqrt(self.dim))
+        self.first.weight[:, -1] = slopes
+        self.first.bias.copy_(-slopes * centres)
 
     def view(self, time: float) -> float:
         """Return τ, what h sees of the time."""
@@ -118,7 +154,9 @@ class MLPDynamics(nn.Module):
         return implementation(initial, mlp)
 
     def field_inputs(self) -> tuple[Tensor, ...]:
-        """Return the four weight tensors, in float32 if they are stored in half precision."""
+        """Return the four weight tensors as h uses them: with the scales that a span implies, and
+        in float32 if they are stored in half precision.
+        """
         for name, layer in (("first", self.first), ("second", self.second)):
             if type(layer) is not nn.Linear:  # a subclass may do more than its weights tell
                 raise ArgumentError(
@@ -129,7 +167,18 @@ class MLPDynamics(nn.Module):
                 )
         tensors = (self.first.weight, self.first.bias, self.second.weight, self.second.bias)
         half = (torch.float16, torch.bfloat16)
-        return tuple(tensor.float() if tensor.dtype in half else tensor for tensor in tensors)
+        weight1, bias1, weight2, bias2 = (
+            tensor.float() if tensor.dtype in half else tensor for tensor in tensors
+        )
+        if self.span is None:
+            return weight1, bias1, weight2, bias2
+        reach = self.reach / self.span
+        return (
+            _scale_columns(weight1, SENSITIVITY, 1 / self.span),
+            bias1,
+            _scale_columns(weight2, reach / self.hidden, reach / self.span),
+            bias2 * reach,
+        )
 
     @torch.no_grad()
     def bounds(self, initial: Tensor, time: float) -> tuple[float, float]:
@@ -139,12 +188,13 @@ class MLPDynamics(nn.Module):
         (tanh); |p| may then still grow in proportion to the time, unless there is a pull.
         """
         seen = abs(self.view(time))
-        weight = self.second.weight.double().abs()
+        _, _, weight2, bias2 = self.field_inputs()
+        weight = weight2.double().abs()
         if math.isfinite(self.activation.bound):
             from_hidden = weight[:, :-1].sum(1) * self.activation.bound
         else:
             from_hidden = torch.full_like(weight[:, 0], math.inf)
-        slope = float((from_hidden + weight[:, -1] * seen + self.second.bias.double().abs()).max())
+        slope = float((from_hidden + weight[:, -1] * seen + bias2.double().abs()).max())
         begin = float(initial.abs().max())
         if not self.pull:
             return slope, begin + slope * time
@@ -153,7 +203,10 @@ class MLPDynamics(nn.Module):
         return slope + self.pull * max(begin, limit), begin * decay + limit * (1 - decay)
 
     def extra_repr(self) -> str:
-        return f"activation={self.activation.name}, horizon={self.horizon}, pull={self.pull}"
+        return (
+            f"activation={self.activation.name}, horizon={self.horizon}, pull={self.pull}, "
+            f"span={self.span}, reach={self.reach:g}"
+        )
 
 
 class LinearDynamics(nn.Module):
@@ -215,6 +268,11 @@ class ZeroDynamics(nn.Module):
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Return zeros of p's shape."""
         return torch.zeros_like(p)
+
+
+def _scale_columns(weight: Tensor, inputs: float, time: float) -> Tensor:
+    """Multiply the columns of a weight, and its last one, which multiplies the time."""
+    return torch.cat((weight[:, :-1] * inputs, weight[:, -1:] * time), 1)
 
 
 def _check_size(**sizes: int) -> None:

@@ -42,6 +42,10 @@ class LengthError(ArgumentError):
     """A position lies beyond what an encoder (or a baked table) covers."""
 
 
+class RangeWarning(UserWarning):
+    """A model is used at later times than it was trained on."""
+
+
 class DataError(ArgumentError):
     """A data file is missing, malformed, or does not match the other files."""
 

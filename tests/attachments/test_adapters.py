@@ -198,3 +198,40 @@ def test_quantised_projections() -> None:
         attached.bake(20)
         small = logits(quantised(model), inputs)
     assert (small - exact).abs().max() < 0.2 * exact.abs().max()
+
+
+class PackedLinear(nn.Linear):
+    """A linear layer with 8-bit weights that it unpacks in its forward, as bitsandbytes does."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.weight = nn.Parameter((layer.weight / scale).round().to(torch.int8), False)
+        self.bias = layer.bias
+        self.scale = nn.Buffer(scale)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input, self.weight * self.scale, self.bias)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_packed_weights_of_grouped_queries(lora: bool) -> None:
+    model, inputs = make("llama"), batch("llama")
+    for block in model.model.layers:
+        for name in ("q_proj", "k_proj", "v_proj"):
+            setattr(block.self_attn, name, PackedLinear(getattr(block.self_attn, name)))
+    if lora:
+        model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+        model.eval()
+    with torch.no_grad():
+        before = logits(model, inputs)
+        attached = floater.attach(model, floater.FlowConfig())
+        assert torch.equal(logits(model, inputs), before)
+        attached.detach()
+        attached = floater.attach(model, MOVING)
+        assert (logits(model, inputs) - before).abs().max() > 1e-3
+    train(model, inputs)
+    assert all(
+        parameter.grad is not None and parameter.grad.abs().max() > 0
+        for parameter in attached.parameters()
+    )

@@ -59,7 +59,9 @@ def test_a_deep_copy_lives_its_own_life() -> None:
         assert torch.equal(logits(model, inputs), before)
 
 
-DEEP = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7, keep_for=3)
+DEEP = floater.FlowConfig(
+    pace="free", zero_init=False, init_scale=1.0, initial_scale=0.7, keep_for=3
+)
 
 
 def train_flow(evaluations: tuple[int, ...], steps: int = 12) -> tuple[str, Tensor]:

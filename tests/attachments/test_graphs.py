@@ -14,7 +14,7 @@ from transformers import AutoModel, BertConfig, BertForMaskedLM
 
 import floater
 
-from .attach_models import MOVING, VOCABULARY, batch, make
+from .attach_models import CAUSAL, MOVING, VOCABULARY, batch, make
 
 
 class Logits(nn.Module):
@@ -27,9 +27,12 @@ class Logits(nn.Module):
         return out
 
 
-def baked(name: str, length: int = 32, sites: str = "qkv") -> Any:
+def baked(name: str, length: int = 32, sites: str = "qkv", rotary: bool = False) -> Any:
     model = make(name)
-    floater.attach(model, MOVING, sites=sites).bake(length)
+    settings: dict[str, Any] = (
+        {"rotary": floater.RotaryConfig(), "positions": "replace"} if rotary else {}
+    )
+    floater.attach(model, MOVING, sites=sites, **settings).bake(length)
     return model
 
 
@@ -40,7 +43,16 @@ BACKENDS = ["aot_eager", *(["inductor"] if shutil.which("g++") else [])]
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("name", "sites"),
-    [("bert", "qkv"), ("bert", "blocks"), ("roberta", "qkv"), ("gpt2", "qkv"), ("marian", "qkv")],
+    [
+        ("bert", "qkv"),
+        ("bert", "blocks"),
+        ("roberta", "qkv"),
+        ("gpt2", "qkv"),
+        ("marian", "qkv"),
+        ("llama", "qkv"),
+        ("gpt_neox", "qkv"),
+        ("mpnet", "qkv"),
+    ],
 )
 def test_a_baked_model_is_one_graph(name: str, sites: str, backend: str) -> None:
     if backend == "inductor" and (name, sites) != ("bert", "qkv"):
@@ -49,7 +61,7 @@ def test_a_baked_model_is_one_graph(name: str, sites: str, backend: str) -> None
     torch._dynamo.reset()
     compiled: Any = torch.compile(model, fullgraph=True, backend=backend)
     inputs = batch(name)
-    if name == "gpt2":
+    if name in CAUSAL:
         inputs["use_cache"] = False  # type: ignore[assignment]
     with torch.no_grad():
         torch.testing.assert_close(
@@ -58,9 +70,10 @@ def test_a_baked_model_is_one_graph(name: str, sites: str, backend: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("name", ["bert", "distilbert"])
-def test_a_baked_model_exports_with_any_batch_and_length(name: str) -> None:
-    model = baked(name)
+def test_a_baked_model_exports_with_any_batch_and_length(name: str, rotary: bool) -> None:
+    model = baked(name, rotary=rotary)
     inputs = batch(name)
     rows, length = torch.export.Dim("rows", min=2, max=8), torch.export.Dim("length", min=4, max=32)
     shapes = {"input_ids": {0: rows, 1: length}, "attention_mask": {0: rows, 1: length}}

@@ -144,14 +144,6 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
             ),
         ),
         (
-            lambda: mistake(floater.Sites("qkv", targets=TARGETS), model=Unknown(key_width=8)),
-            LayoutError,
-            (
-                r"outputs of the same size to share their dynamics, but attn.k of block 1 has 8"
-                r" where others have 16"
-            ),
-        ),
-        (
             lambda: mistake(
                 floater.Sites("qkv", targets={**TARGETS, "q": "layers.*.attn"}), model=Unknown()
             ),

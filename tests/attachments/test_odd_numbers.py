@@ -60,7 +60,9 @@ def test_positions_far_apart_are_evaluated_alone(config: Any) -> None:
     model = make("bert")
     flow = isinstance(config, floater.FlowConfig)
     chosen = (
-        floater.FlowConfig(zero_init=False, initial_scale=0.7, init_scale=0.1, horizon=5.0)
+        floater.FlowConfig(
+            pace="free", zero_init=False, initial_scale=0.7, init_scale=0.1, horizon=5.0
+        )
         if flow
         else config
     )

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import floater
+import model_table
 from floater.attachments.layouts import LAYOUTS
 from floater.errors import AttachmentError
 
 from .attach_models import (
     ARCHITECTURES,
+    GROUPED,
     MOVING,
     PAD,
     SEQ2SEQ,
@@ -27,36 +29,76 @@ from .attach_models import (
     make,
 )
 
-BERT = "encoder.layer.{}.attention.self."
+BERT = tuple(f"encoder.layer.{{}}.attention.self.{part}" for part in ("query", "key", "value"))
+LLAMA = tuple(f"model.layers.{{}}.self_attn.{part}_proj" for part in "qkv")
 
 
 EXPECTED: dict[str, tuple[str, tuple[str, ...]]] = {  # blocks, projections in order
-    "bert": (
-        "bert.encoder.layer.{}",
-        tuple(f"bert.{BERT}{part}" for part in ("query", "key", "value")),
-    ),
-    "roberta": (
-        "roberta.encoder.layer.{}",
-        tuple(f"roberta.{BERT}{part}" for part in ("query", "key", "value")),
-    ),
-    "electra": (
-        "electra.encoder.layer.{}",
-        tuple(f"electra.{BERT}{part}" for part in ("query", "key", "value")),
+    **{
+        name: (f"{root}.encoder.layer.{{}}", tuple(f"{root}.{path}" for path in BERT))
+        for name, root in (
+            ("bert", "bert"),
+            ("roberta", "roberta"),
+            ("xlm-roberta", "roberta"),
+            ("camembert", "roberta"),
+            ("electra", "electra"),
+        )
+    },
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "smollm3"),
+        ("model.layers.{}", LLAMA),
     ),
     "distilbert": (
         "distilbert.transformer.layer.{}",
         tuple(f"distilbert.transformer.layer.{{}}.attention.{part}_lin" for part in "qkv"),
     ),
+    "mpnet": (
+        "mpnet.encoder.layer.{}",
+        tuple(f"mpnet.encoder.layer.{{}}.attention.attn.{part}" for part in "qkv"),
+    ),
+    "deberta-v2": (
+        "deberta.encoder.layer.{}",
+        tuple(
+            f"deberta.encoder.layer.{{}}.attention.self.{part}_proj"
+            for part in ("query", "key", "value")
+        ),
+    ),
+    "opt": (
+        "model.decoder.layers.{}",
+        tuple(f"model.decoder.layers.{{}}.self_attn.{part}_proj" for part in "qkv"),
+    ),
     "vit": ("vit.layers.{}", tuple(f"vit.layers.{{}}.attention.{part}_proj" for part in "qkv")),
+    "wav2vec2": (
+        "wav2vec2.encoder.layers.{}",
+        tuple(f"wav2vec2.encoder.layers.{{}}.attention.{part}_proj" for part in "qkv"),
+    ),
 }
+FUSED = {  # blocks, projection
+    "gpt2": ("transformer.h.{}", "attn.c_attn"),
+    "phi3": ("model.layers.{}", "self_attn.qkv_proj"),
+    "gpt_neox": ("gpt_neox.layers.{}", "attention.query_key_value"),
+    "modernbert": ("model.layers.{}", "attn.Wqkv"),
+}
+TWO_STACKS = (*SEQ2SEQ, "whisper")
 
 
-EXPECTED["xlm-roberta"] = EXPECTED["roberta"]
+def head_by_head(parts: list[Tensor]) -> Tensor:
+    """q, k and v of four heads, in turn."""
+    return torch.stack([part.unflatten(-1, (4, -1)) for part in parts], -2).flatten(-3)
+
+
+def for_each_query(encoding: Tensor) -> Tensor:
+    """Two heads of k, each repeated for its two heads of q."""
+    first, second = encoding.chunk(2, -1)
+    return torch.cat((first, first, second, second), -1)
 
 
 def reference_index(name: str, ids: Tensor | None, length: int, rows: int) -> Tensor:
     """Positions [rows, length], written out from each model's own rule."""
-    if name in ("roberta", "xlm-roberta", "m2m_100") and ids is not None:
+    if (
+        name in ("roberta", "xlm-roberta", "camembert", "mpnet", "m2m_100", "opt")
+        and ids is not None
+    ):
         real = (ids != PAD).long()
         return (real.cumsum(1) * real - 1).clamp(min=0)
     return torch.arange(length).expand(rows, length)
@@ -64,24 +106,31 @@ def reference_index(name: str, ids: Tensor | None, length: int, rows: int) -> Te
 
 @contextmanager
 def reference(
-    name: str, kind: str, model: Any, table: Tensor, inputs: dict[str, Tensor]
+    name: str, kind: str, model: Any, columns: list[Tensor], inputs: dict[str, Tensor]
 ) -> Iterator[None]:
     """The same encodings, added by hooks on modules that this test names itself."""
     handles: list[Any] = []
-    site = iter(range(table.shape[1]))
+    site = iter(columns)
     ids = inputs.get("input_ids")
     rows = next(iter(inputs.values())).shape[0]
-    length = 17 if name == "vit" else inputs["input_ids"].shape[1]
+    length = 17 if ids is None else ids.shape[1]
     own = reference_index(name, ids, length, rows)
 
-    def output(path: str, index: Tensor, *sites: int) -> None:
-        added = torch.cat([table[:, s][index] for s in sites], -1)
-        module = model.get_submodule(path)
-        handles.append(module.register_forward_hook(lambda m, a, out: out + added))
+    def output(path: str, index: Tensor, *sites: Tensor) -> None:
+        parts = [column[index] for column in sites]
+        if name in GROUPED and (len(sites) == 3 or path.endswith("q_proj")):
+            parts[0] = for_each_query(parts[0])
+        added = head_by_head(parts) if name == "gpt_neox" else torch.cat(parts, -1)
+        calls = iter([added])  # DeBERTa projects its relative positions with the same layers
 
-    def entry(path: str, index: Tensor, s: int) -> None:
+        def add(module: nn.Module, args: Any, out: Tensor) -> Tensor:
+            return out + next(calls, torch.zeros(()))
+
+        handles.append(model.get_submodule(path).register_forward_hook(add))
+
+    def entry(path: str, index: Tensor, column: Tensor) -> None:
         def add(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (args[0] + table[:, s][index], *args[1:])
+            return (args[0] + column[index], *args[1:])
 
         handles.append(model.get_submodule(path).register_forward_pre_hook(add))
 
@@ -93,30 +142,34 @@ def reference(
                     output(path.format(block), own, next(site))
             elif kind == "blocks" or block == 0:
                 entry(blocks.format(block), own, next(site))
-    elif name == "gpt2":
+    elif name in FUSED:
+        blocks, projection = FUSED[name]
         for block in range(3):
             if kind == "qkv":
-                output(f"transformer.h.{block}.attn.c_attn", own, *(next(site) for _ in "qkv"))
+                output(f"{blocks.format(block)}.{projection}", own, *(next(site) for _ in "qkv"))
             elif kind == "blocks" or block == 0:
-                entry(f"transformer.h.{block}", own, next(site))
+                entry(blocks.format(block), own, next(site))
     elif name == "albert":
-        albert_reference(kind, model, table, own, handles)
+        albert_reference(kind, model, columns, own, handles)
     else:
         target = reference_index(
             name, inputs["decoder_input_ids"], inputs["decoder_input_ids"].shape[1], rows
         )
+        root, attention, cross = "model.{}.layers.{}", "self_attn.{}_proj", "encoder_attn.{}_proj"
+        if name == "t5":
+            root = "{}.block.{}"
+            attention, cross = "layer.0.SelfAttention.{}", "layer.1.EncDecAttention.{}"
         for stack, index in (("encoder", own), ("decoder", target)):
-            for block in range(2):
-                root = f"model.{stack}.layers.{block}"
+            for number in range(2):
+                path = root.format(stack, number)
                 if kind == "qkv":
                     for part in "qkv":
-                        output(f"{root}.self_attn.{part}_proj", index, next(site))
-                    if stack == "decoder":
-                        output(f"{root}.encoder_attn.q_proj", target, next(site))
-                        output(f"{root}.encoder_attn.k_proj", own, next(site))
-                        output(f"{root}.encoder_attn.v_proj", own, next(site))
-                elif kind == "blocks" or block == 0:
-                    entry(root, index, next(site))
+                        output(f"{path}.{attention.format(part)}", index, next(site))
+                    for part in "qkv" if stack == "decoder" else "":
+                        whose = target if part == "q" else own
+                        output(f"{path}.{cross.format(part)}", whose, next(site))
+                elif kind == "blocks" or number == 0:
+                    entry(path, index, next(site))
     try:
         yield
     finally:
@@ -124,7 +177,9 @@ def reference(
             handle.remove()
 
 
-def albert_reference(kind: str, model: Any, table: Tensor, own: Tensor, handles: list[Any]) -> None:
+def albert_reference(
+    kind: str, model: Any, columns: list[Tensor], own: Tensor, handles: list[Any]
+) -> None:
     """One module, called three times: calls are counted."""
     layer = model.get_submodule("albert.encoder.albert_layer_groups.0.albert_layers.0")
     calls = {"block": 0, "query": 0, "key": 0, "value": 0}
@@ -133,14 +188,14 @@ def albert_reference(kind: str, model: Any, table: Tensor, own: Tensor, handles:
         block = calls["block"]
         calls["block"] += 1
         if kind == "blocks" or (kind == "input" and block == 0):
-            return (args[0] + table[:, block][own], *args[1:])
+            return (args[0] + columns[block][own], *args[1:])
         return args
 
     def project(part: int, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor]:
         def add(module: nn.Module, args: Any, out: Tensor) -> Tensor:
             block = calls[name]
             calls[name] += 1
-            return out + table[:, 3 * block + part][own]
+            return out + columns[3 * block + part][own]
 
         return add
 
@@ -160,23 +215,22 @@ def test_every_site_is_where_it_should_be(name: str, kind: str) -> None:
         key: value.double() if value.is_floating_point() else value for key, value in inputs.items()
     }
     attached = floater.attach(model, floater.LearnedConfig(max_length=20, init_std=1.0), sites=kind)
-    encoder: Any = attached.encoder
     with torch.no_grad():
-        encoder.weight.normal_()
-        table = encoder.weight.detach().clone()
+        weight: Any = attached.encoder.weight
+        weight.normal_()
+        columns = list(weight.detach().clone().unbind(1))
         ours = logits(model, inputs)
         attached.detach()
         plain = logits(model, inputs)
-        with reference(name, kind, model, table, inputs):
+        with reference(name, kind, model, columns, inputs):
             expected = logits(model, inputs)
-        swapped = table.clone()
-        swapped[:, [0, -1]] = swapped[:, [-1, 0]]
     real = inputs.get("attention_mask")
-    keep = real.bool() if real is not None and name not in SEQ2SEQ else slice(None)
+    keep = real.bool() if real is not None and name not in TWO_STACKS else slice(None)
     torch.testing.assert_close(ours[keep], expected[keep], rtol=1e-9, atol=1e-9)
     assert (ours - plain).abs().max() > 1e-2
-    if table.shape[1] > 1:  # the test would notice two sites that are mixed up
-        with torch.no_grad(), reference(name, kind, model, swapped, inputs):
+    if len(columns) > 1:  # the test would notice two sites that are mixed up
+        columns[0], columns[-1] = columns[-1], columns[0]
+        with torch.no_grad(), reference(name, kind, model, columns, inputs):
             assert (logits(model, inputs) - expected).abs().max() > 1e-3
 
 
@@ -204,7 +258,9 @@ def test_parts_of_the_sites() -> None:
         assert not torch.equal(logits(model, inputs), before)
         assert floater_flow.solves == 2
         assert apart.encoders["encoder"].solves == 1
-    with pytest.raises(AttachmentError, match=r"has one encoder per stack: use .encoders"):
+    with pytest.raises(
+        AttachmentError, match=r"has an encoder for each stack or size of its sites: use .encoders"
+    ):
         _ = apart.encoder
 
 
@@ -277,3 +333,9 @@ def test_rotary_products_in_a_model_depend_on_distances_only() -> None:
 
 def test_every_layout_is_tested() -> None:
     assert set(ARCHITECTURES) == set(LAYOUTS)
+
+
+def test_the_page_of_models_is_that_of_the_table() -> None:
+    assert model_table.PAGE.read_text(encoding="utf-8") == model_table.page(), (
+        "run tools/model_table.py"
+    )

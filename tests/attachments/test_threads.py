@@ -67,7 +67,10 @@ def test_second_derivatives_are_refused_and_autograd_gives_them(gradient: Any) -
 
 
 @pytest.mark.parametrize("positions", ["keep", "replace"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name",
+    [name for name in ARCHITECTURES if name != "wav2vec2"],  # torch cannot pickle its weight norm
+)
 def test_attached_models_can_be_pickled(name: str, positions: Any) -> None:
     model, inputs = make(name), batch(name)
     floater.attach(model, MOVING, positions=positions)
@@ -100,11 +103,6 @@ def test_a_baked_attachment_refuses_to_be_trained() -> None:
 
 def test_more_mistakes_are_named() -> None:
     attached = floater.attach(make("bert"), MOVING)
-    with (
-        pytest.raises(ArgumentError, match="`times` must not require gradients"),
-        attached.at(torch.zeros(3, requires_grad=True)),
-    ):
-        pass
     with (
         pytest.raises(TimesError, match="`times` must be real numbers, but are list"),
         attached.at(["a"] * 3),  # type: ignore[list-item]

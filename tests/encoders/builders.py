@@ -9,6 +9,7 @@ from floater.encoders import (
     EncoderConfig,
     Flow,
     FlowConfig,
+    FourierConfig,
     LearnedConfig,
     NoPositionConfig,
     RecurrentConfig,
@@ -16,9 +17,10 @@ from floater.encoders import (
 )
 
 ADDITIVE: list[EncoderConfig] = [
-    FlowConfig(zero_init=False, initial_scale=0.1),
+    FlowConfig(pace="free", zero_init=False, initial_scale=0.1),
     SinusoidalConfig(),
     SinusoidalConfig(block_term=True),
+    FourierConfig(waves=6),
     LearnedConfig(max_length=64),
     RecurrentConfig(),
     RecurrentConfig(layers=2, input="vector"),
@@ -33,7 +35,12 @@ def build(config: EncoderConfig, sites: int = 3, dim: int = 8) -> Encoder:
 
 
 def flow(sites: int = 3, dim: int = 8, **settings: object) -> Flow:
-    values: dict[str, Any] = {"zero_init": False, "initial_scale": 0.5, **settings}
+    values: dict[str, Any] = {
+        "pace": "free",
+        "zero_init": False,
+        "initial_scale": 0.5,
+        **settings,
+    }
     encoder = FlowConfig(**values).build(sites, dim)
     assert isinstance(encoder, Flow)
     return encoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from .builders import flow
 
 def assert_as_fresh(encoder: Flow, length: int = 30) -> None:
     fresh = (
-        FlowConfig(zero_init=False, initial_scale=0.5)
+        FlowConfig(pace="free", zero_init=False, initial_scale=0.5)
         .build(encoder.sites, encoder.dim)
         .to(encoder.initial)
     )
@@ -215,3 +216,33 @@ def test_dynamics_off_the_fast_path_train(keep_for: int) -> None:
         table.square().sum().backward()
         assert all(parameter.grad is not None for parameter in flow.parameters())
         optimiser.step()
+
+
+@pytest.mark.parametrize("pace", ["safe", "free"])
+def test_polynomials_of_a_flow_give_its_encodings(pace: Any) -> None:
+    torch.manual_seed(0)
+    flow = floater.FlowConfig(pace=pace, zero_init=False, initial_scale=0.3).build(3, 16)
+    times = torch.tensor([0.0, 7.3, 0.25, 3.0])
+    pieces = flow.pieces(7.3)
+    assert pieces is not None
+    located = pieces.locate(times)
+    columns = pieces.coefficients.flatten(0, 1).unbind(1)
+    encodings = torch.stack([located.states(column) for column in columns], 1)
+    torch.testing.assert_close(encodings, flow(times), rtol=1e-5, atol=1e-5)
+    assert flow.solves == 1
+    assert flow.bfloat16().pieces(1.0) is None
+
+
+def test_polynomials_of_a_shared_solution_have_a_gradient_in_its_first_step_only() -> None:
+    flow = floater.FlowConfig(zero_init=False, keep_for=2).build(2, 16)
+    optimizer = torch.optim.SGD(flow.parameters(), lr=0.1)
+    learns = []
+    for _ in range(4):
+        pieces = flow.pieces(2.0)
+        assert pieces is not None
+        learns.append(pieces.coefficients.requires_grad)
+        if learns[-1]:
+            pieces.coefficients.square().sum().backward()
+        optimizer.step()
+    assert learns == [True, False, True, False]
+    assert flow.solves == 2

@@ -44,9 +44,10 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
     said = " ".join(result.output.split())  # a narrow terminal breaks lines
     for word in (
         "tested on lists of up to 16",
-        "flow",
-        "recurrent",
+        "flow, stretched",
+        "rotary",
         "cost",
+        "Trained on fewer than 40 tokens and tested on",
         "FLOATER (flow)",
         "report.html",
     ):
@@ -54,15 +55,17 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
     if pretrained.find() is not None:
         assert "outputs are identical to the bit" in said
     results = Results.read(tmp_path)
-    assert len(results.runs) == 4
+    assert len(results.runs) == 6
     for name in ("encodings.png", "short-to-long.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Short to long on numbers, dates and times" in page
+    assert results.headline[0] in page
+    assert page.index(results.headline[0]) < page.index(results.summary[0])
 
 
 def test_only_runs_of_a_demo_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "learned-seed0").mkdir()
+    (tmp_path / "rotary-seed0").mkdir()
     with pytest.raises(
         RunError, match=r"must be the run of an earlier demo .* choose another --out"
     ):

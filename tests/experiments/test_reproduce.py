@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from floater import cli
-from floater.encoders import FlowConfig, LearnedConfig, RecurrentConfig
+from floater.encoders import FlowConfig, LearnedConfig, RecurrentConfig, RelativeConfig
 from floater.errors import ArgumentError, FloaterError
 from floater.experiments.base import ReproductionRequest, TrainingItem
 from floater.experiments.parameter_counts import build_translator
@@ -60,7 +60,7 @@ def test_translation_has_a_row_per_variant_with_the_papers_numbers_marked(folder
 def test_short_to_long_is_measured_in_bins_and_drawn(folder: Path) -> None:
     found = run("s2l", folder)
     assert [table.columns[1].split(" ")[0] for table in found.tables[:3]] == ["0-32"] * 3
-    assert len(found.figures[0].series) == 6
+    assert len(found.figures[0].series) == len(trained("s2l").variants)
     assert found.figures[0].x == ["0-32", "32-64", "64+"]
     assert found.tables[3].note.endswith("tokens, as in training, and of 64+.")
     assert (folder / "s2l-smoke" / "figure-1.png").read_bytes()[:4] == b"\x89PNG"
@@ -127,6 +127,18 @@ def test_the_papers_sizes_build_without_memory(name: str, variant: str, paramete
     assert counted - position_parameters(model) == base
 
 
+def test_relative_positions_of_the_papers_size_are_two_tables_per_self_attention() -> None:
+    for name in ("nmt", "s2l"):
+        model = build_translator(trained(name).configs("paper")["relative"])
+        assert position_parameters(model) == 12 * 2 * (2 * 16 + 1) * 64 == 50_688
+    (table,) = (
+        trained("nmt")
+        .check(ReproductionRequest("paper", Path("unused"), [0], 1, QUIET, ["relative"]))
+        .tables
+    )
+    assert table.rows[0][3:5] == [50_688, 50_688]
+
+
 TABLE_2 = (
     "sinusoidal",
     "sinusoidal-blocks",
@@ -139,14 +151,23 @@ TABLE_2 = (
 TABLE_6 = tuple(
     f"recurrent-{layers}-{input}" for input in ("scalar", "vector") for layers in (1, 2)
 )
-FIGURE_3 = ("sinusoidal", "learned", "recurrent", "rotary", "flow-blocks", "flow-qkv-scratch")
+OTHERS = ("relative", "rotary", "rotary-flow")
+FIGURE_3 = (
+    *("sinusoidal", "learned", "recurrent", "relative", "rotary", "rotary-flow"),
+    *("flow-blocks", "flow-qkv-scratch"),
+    *("sinusoidal-stretch", "rotary-stretch", "rotary-flow-stretch", "flow-stretch"),
+)
 TRICKS = ("kept", "seldom", "tricks", "small-weights", "frozen", "rk4", "rk4-tricks")
 VARIANTS: dict[tuple[str, Scale], tuple[str, ...]] = {
-    ("nmt", "smoke"): (*TABLE_2, "sinusoidal-more"),
-    ("nmt", "small"): (*TABLE_2, "sinusoidal-more"),
-    ("nmt", "paper"): TABLE_2,
+    ("nmt", "smoke"): (*TABLE_2, *OTHERS, "sinusoidal-more"),
+    ("nmt", "small"): (*TABLE_2, *OTHERS, "sinusoidal-more"),
+    ("nmt", "paper"): (*TABLE_2, *OTHERS),
     **{("rnn", scale): ("flow-blocks", *TABLE_6) for scale in SCALES},
     **{("s2l", scale): FIGURE_3 for scale in SCALES},
+    **{
+        ("lengths", scale): tuple(key for key in FIGURE_3 if key != "flow-blocks")
+        for scale in SCALES
+    },
     **{
         ("heatmaps", scale): ("sinusoidal", "learned", "flow-blocks", "recurrent-1-scalar")
         for scale in SCALES
@@ -167,7 +188,8 @@ def test_every_item_is_accounted_for() -> None:
         "race",
         "squad",
     }
-    assert set(ITEMS) - trained == {"capabilities", "glue", "race", "squad"}
+    others = {"capabilities", "glue", "race", "squad", "series", "events", "documents"}
+    assert set(ITEMS) - trained == others
 
 
 @pytest.mark.parametrize(("name", "scale"), VARIANTS)
@@ -179,12 +201,13 @@ def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
     found = item.configs(scale, request)
     assert list(found) == [variant.name for variant in variants]
     updates = 800 if (name, scale) == ("efficiency", "small") else UPDATES[scale]
+    dim_and_layers = (128, 3) if (name, scale) == ("s2l", "small") else SIZES[scale]
+    if name == "lengths" and scale != "smoke":
+        updates, dim_and_layers = 1500, (64, 2)
     for variant in variants:
         config = found[variant.name]
         size = config.model.size()
-        assert (size["dim"], size["layers"]) == (
-            (128, 3) if (name, scale) == ("s2l", "small") else SIZES[scale]
-        ), variant.key
+        assert (size["dim"], size["layers"]) == dim_and_layers, variant.key
         assert config.training.updates == (
             50_000 if (variant.key, scale) == ("flow-qkv", "paper") else updates
         ), variant.key
@@ -197,6 +220,9 @@ def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
         assert variant.key.startswith("learned") == isinstance(
             config.positions.encoder, LearnedConfig
         ), variant.key
+        assert (variant.key == "relative") == isinstance(
+            config.positions.encoder, RelativeConfig
+        ), variant.key
 
 
 @pytest.mark.parametrize(("name", "scale"), [key for key in VARIANTS if key[1] != "smoke"])
@@ -207,7 +233,8 @@ def test_check_shows_a_row_per_variant(name: str, scale: Scale) -> None:
     assert sorted(str(row[0]) for row in table.rows) == sorted(
         names[key] for key in VARIANTS[name, scale]
     )
-    assert all(isinstance(row[2], int) and row[2] > 1_000_000 for row in table.rows)
+    smallest = 200_000 if name == "lengths" else 1_000_000
+    assert all(isinstance(row[2], int) and row[2] > smallest for row in table.rows)
     assert ("left out" in table.note) == (len(item.variants) > len(VARIANTS[name, scale]))
 
 

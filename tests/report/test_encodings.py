@@ -157,7 +157,7 @@ def test_a_learned_table_is_shown_as_far_as_it_goes() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     positions = {
-        "encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1},
+        "encoder": {"kind": "flow", "pace": "free", "zero_init": False, "initial_scale": 0.1},
         "sites": "blocks",
     }
     task = task_from(settings(folder, positions=positions, training={"updates": 2}))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from floater.errors import ConfigError, RunError
+from floater.report.markup import cell
 from floater.runs.results import RESULTS, Figure, Mean, Paper, Results, Series, Table
 
 RESULTS_V1: dict[str, Any] = {
@@ -57,7 +58,16 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     )
     assert results.run_folders(tmp_path) == [tmp_path / "runs" / "flow"]
     results.write(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / RESULTS).read_text()) == {"version": 2, **RESULTS_V1}
+    again = json.loads((tmp_path / "again" / RESULTS).read_text())
+    assert again["tables"][0]["rows"][0][3].pop("digits") == 2
+    assert again == {"version": 2, "headline": [], **RESULTS_V1}
+
+
+def test_a_mean_is_shown_with_its_decimals() -> None:
+    value = Mean(mean=0.50731, deviation=0.01234, seeds=3, digits=4)
+    assert cell(value).startswith("0.5073")
+    assert "± 0.0123" in cell(value)
+    assert "0.51<" in cell(value.model_copy(update={"digits": 2}))
 
 
 def test_whole_numbers_and_texts_stay_what_they_are() -> None:

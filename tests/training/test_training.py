@@ -17,7 +17,7 @@ from attachments.attach_models import PAD, VOCABULARY, make
 from floater.errors import ArgumentError, AttachmentError
 from floater.training import UpdateEvery, freeze_flow, parameter_groups, token_loss
 
-MOVING = floater.FlowConfig(zero_init=False, init_scale=1.0, initial_scale=0.7)
+MOVING = floater.FlowConfig(pace="free", zero_init=False, init_scale=1.0, initial_scale=0.7)
 
 
 class Sentences(Dataset[dict[str, Tensor]]):

@@ -11,8 +11,10 @@ import pytest
 
 from command_line import mistake as run
 from floater import recipes
+from floater.encoders import ENCODER_CONFIGS
 from floater.errors import DataError
 from floater.files import read_lines
+from floater.tasks import TASKS
 from floater.tasks.translation import corpus, translate
 from floater.tasks.translation.config import TranslationDataConfig, TranslationHub
 
@@ -72,10 +74,7 @@ def test_a_bad_file_is_named_before_anything_starts(
         ),
         (
             {"positions": {"encoder": {"kind": "flwo"}}},
-            (
-                "encoder: `kind` must be one of flow, sinusoidal, learned, recurrent, rotary, none,"
-                " but is 'flwo'."
-            ),
+            f"encoder: `kind` must be one of {', '.join(ENCODER_CONFIGS)}, but is 'flwo'.",
         ),
         ({"positions": {"sites": {"blocks": [1]}}}, "give a `kind` (input, blocks or qkv)"),
         ({"model": {"heads": 3}}, "`dim` must be even and divisible by `heads` (3), but is 16"),
@@ -86,6 +85,24 @@ def test_a_bad_file_is_named_before_anything_starts(
             "has 5 positions, but the longest training sentence has",
         ),
         ({"positions": {"encoder": {"kind": "rotary"}, "sites": "input"}}, "`sites` must be qkv"),
+        (
+            {"positions": {"encoder": {"kind": "relative"}, "sites": "blocks"}},
+            "relative positions are part of self-attention: `sites` must be qkv",
+        ),
+        (
+            {"positions": {"encoder": {"kind": "relative"}, "sites": "qkv", "rotary": True}},
+            "`rotary` stands beside an `encoder` that adds encodings",
+        ),
+        (
+            {
+                "positions": {
+                    "encoder": {"kind": "relative"},
+                    "sites": "qkv",
+                    "jitter": {"stretch": 2},
+                }
+            },
+            "`jitter` needs an encoder that serves any time",
+        ),
         ({"training": {"keep": 1}}, "`average` must not exceed `keep` (1), but is 2"),
         ({"training": {"updates": 0}}, "`updates`"),
         ({"vocabulary": {"size": 9000}}, "the training data allows only"),
@@ -97,7 +114,7 @@ def test_a_bad_file_is_named_before_anything_starts(
         ({"init_from": "nowhere"}, "nowhere must be the folder of a run"),
         (
             {"task": "cooking"},
-            "`task` must be one of translation, glue, masked_lm, squad, race, but is 'cooking'",
+            f"`task` must be one of {', '.join(TASKS)}, but is 'cooking'",
         ),
         ({"data": {"train": {"source": "a.txt"}}}, "give either `source` and `target`"),
     ],

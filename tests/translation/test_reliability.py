@@ -36,7 +36,10 @@ from floater.training.trainer import SafeTrainer
 from .corpora import settings, train, write_config
 from .damages import DAMAGES, command, copied
 
-FLOW = {"encoder": {"kind": "flow", "zero_init": False, "initial_scale": 0.1}, "sites": "blocks"}
+FLOW = {
+    "encoder": {"kind": "flow", "pace": "free", "zero_init": False, "initial_scale": 0.1},
+    "sites": "blocks",
+}
 
 
 @pytest.fixture(scope="module")

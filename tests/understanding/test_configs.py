@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SHARED = {"roberta.yaml", "small.yaml"}
 CONFIGS = [
     path
-    for folder in ("glue", "mlm", "squad", "race")
+    for folder in ("glue", "mlm", "clm", "squad", "race")
     for path in sorted((ROOT / "configs" / folder).rglob("*.yaml"))
     if not (folder == "glue" and path.name in SHARED)
 ]

@@ -16,15 +16,17 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, set_seed
 
 import floater
-from attachments.attach_models import ARCHITECTURES, SEQ2SEQ, batch, make
+from attachments.attach_models import CAUSAL, SEQ2SEQ, TEXT, batch, make
 from command_line import said
 from floater.errors import ConfigError, DataError, RunError
+from floater.files import record_hashes
 from floater.runs.comparison import COMPARISON, Comparison
 from floater.runs.folder import RunFolder
 from floater.tasks.compare import compare
 from floater.tasks.glue.task import GlueConfig, GlueTask
+from floater.tasks.language_model.text import Text, from_wikitext
+from floater.tasks.masked_lm.blocks import Blocks, cut
 from floater.tasks.masked_lm.task import HeadTask, MaskedConfig, MaskedLMTask
-from floater.tasks.masked_lm.text import Blocks, Text, cut, from_wikitext
 from floater.tasks.understanding.models import (
     attachment_folder,
     lacks_head,
@@ -36,7 +38,7 @@ from floater.training.run import run
 from .worlds import WORDS, glue, masked, text, tokenizer, write_model
 
 QUIET = Console(quiet=True)
-ENCODERS = [name for name in ARCHITECTURES if name not in (*SEQ2SEQ, "gpt2", "vit")]
+ENCODERS = [name for name in TEXT if name not in (*SEQ2SEQ, *CAUSAL)]
 
 
 def test_wikitext_becomes_normal_text() -> None:
@@ -235,22 +237,37 @@ def test_dynamics_used_on_longer_inputs_give_a_warning(compared: Path, tmp_path:
     shutil.copytree(compared / "out" / "floater-0", dynamics)
     facts = json.loads((dynamics / "run.json").read_text())
     del facts["facts_sha256"]
+    saved = dynamics / "attachment" / "floater_config.json"
+    description = json.loads(saved.read_text())
+    assert description["range"]["encoder"] == pytest.approx(0.1 * (facts["longest"] - 1))
 
-    def output(longest: int) -> str:
+    def output(name: str, longest: int, **changes: Any) -> str:
+        """What a run prints that starts from dynamics of this record."""
         (dynamics / "run.json").write_text(json.dumps({**facts, "longest": longest}))
+        changed = {**description, **changes}
+        if changed["range"] is None:  # as saved before there was one
+            changed = {**changed, "format": 2}
+            del changed["range"], changed["beyond"]
+        saved.write_text(json.dumps(changed))
+        record_hashes(saved.parent)
         settings = glue(compared, dynamics=str(dynamics), training={"updates": 1})
         console = Console(file=StringIO(), width=80)
         task = GlueTask(GlueConfig(**settings))
-        folder = run(task, tmp_path / f"after-{longest}", console=console)
+        folder = run(task, tmp_path / name, console=console)
         assert folder.facts()["longest"] > 4
+        again = floater.attachment(load_trained(task, folder.model))
+        assert again is not None
+        assert again.trained_range["encoder"] > 0.3, "training extends the range"
         return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
-    text = output(4)
-    assert (
-        f"warning: {dynamics} was trained on inputs of up to 4 tokens, but these have up " in text
-    )
-    assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", text)
-    assert "warning" not in output(500)
+    recorded = output("recorded", 500, range={"encoder": 0.1 * 3})
+    for printed in (recorded, output("before", 4, range=None)):
+        flat = " ".join(printed.split())
+        assert f"warning: {dynamics}: An input of " in flat
+        assert "lies past the range of training (4 tokens, times up to 0.3); past it" in flat
+        assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", flat)
+    assert "warning" not in output("long", 4, range={"encoder": 50.0})
+    assert "warning" not in output("long before", 500, range=None)
 
 
 @pytest.mark.slow

@@ -195,8 +195,19 @@ def test_evaluate_on_any_file(
     assert "+0.00 accuracy (95 % +0.00 to +0.00, p = 1.000" in output
     assert mistake(monkeypatch, capsys, "evaluate", trained.path, "--beam", 3).endswith(
         f"`--beam` does not apply to {trained.path}, which is a run of glue; use --against, "
-        "--data, --model, --name."
+        "--beyond, --data, --model, --name."
     )
+    longest = trained.facts()["longest"]
+    words = " ".join(["dog"] * (longest + 5))
+    long = write_lines(tmp_path / "long.tsv", ["index\tsentence1\tsentence2", f"0\t{words}\ta"])
+    arguments = ("evaluate", trained.path, "--beyond", "error")
+    assert mistake(monkeypatch, capsys, *arguments).endswith(
+        f"`--beyond` needs `--name`: {trained.path} stores the scores of its own weights as "
+        "'valid'."
+    )
+    said(monkeypatch, capsys, *arguments, "--name", "again")
+    message = mistake(monkeypatch, capsys, *arguments, "--data", long)
+    assert re.search(rf"An input of \d+ tokens .* of training \({longest} tokens, times", message)
 
 
 @pytest.mark.slow

@@ -11,6 +11,10 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
@@ -26,6 +30,10 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "roberta": (RobertaModel, RobertaConfig),
     "bert": (BertModel, BertConfig),
     "bert with head": (BertForMaskedLM, BertConfig),
+}
+LLAMA_TARGETS = {
+    "blocks": "model.layers.*",
+    **{letter: f"model.layers.*.self_attn.{letter}_proj" for letter in "qkv"},
 }
 
 
@@ -150,6 +158,67 @@ def masked(folder: Path, kind: str = "roberta", **changes: Any) -> dict[str, Any
         },
         "compare": {"seeds": [0], "draws": 200},
     }
+    for key, value in changes.items():
+        settings[key] = (
+            {**settings[key], **value}
+            if isinstance(settings.get(key), dict) and isinstance(value, dict)
+            else value
+        )
+    return settings
+
+
+def write_causal_model(folder: Path, kind: str = "gpt2") -> Path:
+    """A causal language model with random weights; its tokenizer has no padding token."""
+    fast_tokenizer = tokenizer()
+    fast_tokenizer.pad_token = None
+    words: dict[str, Any] = {
+        "vocab_size": len(fast_tokenizer),
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    }
+    torch.manual_seed(0)
+    model: Any = (
+        GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **words))
+        if kind == "gpt2"
+        else LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=32,
+                max_position_embeddings=64,
+                **words,
+            )
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:  # the default weights hardly change the outputs
+                parameter.mul_(8.0)
+    model.save_pretrained(folder)
+    fast_tokenizer.save_pretrained(folder)
+    return folder
+
+
+def causal(folder: Path, kind: str = "gpt2", **changes: Any) -> dict[str, Any]:
+    """Settings of a causal-LM run; its model and text are written to a folder, the model once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / kind).exists():
+        write_causal_model(folder / kind, kind)
+    files = {
+        split: [write_lines(folder / f"{split}.txt", text(count, seed))]
+        for split, count, seed in (("train", 60, 1), ("valid", 20, 2))
+    }
+    settings: dict[str, Any] = {
+        "task": "causal_lm",
+        "model": {"name": str(folder / kind), "dropout": 0.0},
+        "data": files,
+        "max_length": 24,
+        "training": {"batch": 8, "lr": 0.01, "log_every": 1, "updates": 4, "save_every": 2},
+        "compare": {"seeds": [0], "draws": 200},
+    }
+    if kind == "llama":
+        settings["positions"] = {"sites": {"kind": "qkv", "targets": LLAMA_TARGETS}}
     for key, value in changes.items():
         settings[key] = (
             {**settings[key], **value}

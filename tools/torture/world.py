@@ -111,7 +111,7 @@ class World:
     def _save_model(self) -> None:
         torch.manual_seed(0)
         model = tiny_bert()
-        config = floater.FlowConfig(zero_init=False, initial_scale=0.5)
+        config = floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.5)
         floater.attach(model, config).bake(12)
         floater.save_pretrained(model, self.root / "model")
 

@@ -35,11 +35,20 @@ def inner_model(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def check_adapters(model: nn.Module, projections: Iterable[nn.Module]) -> None:
+def check_adapters(
+    model: nn.Module, projections: Iterable[nn.Module], rotated: Iterable[nn.Module]
+) -> None:
     """Refuse adapters that scale the output of the projections: they scale the encoding too, but
-    their merged weights would not.
+    their merged weights would not. Refuse any around projections that are rotated: what they add
+    would not be rotated, but their merged weights would.
     """
     configs = getattr(model, "peft_config", None)
+    if isinstance(configs, dict) and configs and _wraps_any(model, rotated):
+        raise AttachmentError(
+            "A rotary encoder rotates the output of q and k, but not what an adapter around them "
+            "adds to it, while its merged weights would be rotated; merge the adapter first, or "
+            "exclude q and k from it."
+        )
     for config in configs.values() if isinstance(configs, dict) else ():
         name = str(getattr(config.peft_type, "value", config.peft_type))
         name = "DoRA" if getattr(config, "use_dora", False) else name

@@ -7,12 +7,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..encoders import EncoderConfig
+from ..encoders import EncoderConfig, RotaryConfig
 from ..errors import ArgumentError, AttachmentError, brief
 from .adapters import inner_model
 from .attachment import Attachment, current
+from .beyond import Beyond
 from .building import Shapes
 from .context import NAME
+from .jitter import TimeJitter
 from .sites import Sites
 
 
@@ -20,10 +22,13 @@ def attach(
     model: nn.Module,
     config: EncoderConfig,
     *,
+    rotary: RotaryConfig | None = None,
     sites: str | Sites = "qkv",
     positions: Literal["keep", "replace"] = "keep",
     per_stack: bool = False,
     indices: Literal["model", "mask"] = "model",
+    jitter: TimeJitter | None = None,
+    beyond: Beyond = "extrapolate",
 ) -> Attachment:
     """Add an encoder to a Hugging Face Transformer.
 
@@ -33,18 +38,34 @@ def attach(
     Args:
         model: the model; changed in place, and restored by `Attachment.detach`.
         config: settings of the encoder.
+        rotary: settings of a rotary encoder beside it, which rotates the queries and keys of all
+            self-attention. What the other encoder adds to them is rotated with them, as the bias of
+            a projection is in a rotary model. A model that is rotary itself needs none.
         sites: "input", "blocks", "qkv", or `floater.Sites` for a selection of them.
         positions: "keep" adds to the model's built-in positions; "replace" removes them together
             with their length limit.
         per_stack: one encoder per stack, instead of one for all.
         indices: "model" numbers tokens as the model does; "mask" counts the attention mask.
+        jitter: random times while training; also `attachment.jitter`, which may be changed.
+        beyond: what happens to inputs longer than any in training; also `attachment.beyond`, which
+            may be changed. "extrapolate" leaves their tokens at index·Δ and warns once, "compress"
+            puts the tokens of such a row closer together so that they stay in the range of
+            training, "error" refuses the input.
 
     Returns:
         The attachment, which is also the submodule `floater` of the model. The global random state
         does not change.
     """
     return bind(
-        model, config, sites=sites, positions=positions, per_stack=per_stack, indices=indices
+        model,
+        config,
+        rotary=rotary,
+        sites=sites,
+        positions=positions,
+        per_stack=per_stack,
+        indices=indices,
+        jitter=jitter,
+        beyond=beyond,
     )
 
 
@@ -52,10 +73,13 @@ def bind(
     model: nn.Module,
     config: EncoderConfig,
     *,
+    rotary: RotaryConfig | None = None,
     sites: str | Sites,
     positions: Literal["keep", "replace"],
     per_stack: bool,
     indices: Literal["model", "mask"],
+    jitter: TimeJitter | None = None,
+    beyond: Beyond = "extrapolate",
     shapes: Shapes | None = None,
 ) -> Attachment:
     """Do what :func:`attach` does; `shapes` are those of weights that will be loaded, compared
@@ -80,13 +104,22 @@ def bind(
         raise ArgumentError(
             f"`config` must be an encoder's config such as FlowConfig(), but is {brief(config)}."
         )
+    if rotary is not None and not isinstance(rotary, RotaryConfig):
+        raise ArgumentError(f"`rotary` must be a RotaryConfig or None, but is {brief(rotary)}.")
     if positions not in ("keep", "replace"):
         raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
     if indices not in ("model", "mask"):
         raise ArgumentError(f"`indices` must be 'model' or 'mask', but is {indices!r}.")
     selection = sites if isinstance(sites, Sites) else Sites(sites)
     with torch.random.fork_rng(devices=[]):
-        attached = Attachment(model, config, selection, positions, per_stack, indices, shapes)
+        attached = Attachment(
+            model, config, rotary, selection, positions, per_stack, indices, shapes
+        )
+    try:
+        attached.jitter, attached.beyond = jitter, beyond
+    except ArgumentError:
+        attached.detach()
+        raise
     attached.train(model.training)
     model.add_module(NAME, attached)
     attached.context.holders = (model,)

@@ -9,20 +9,25 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..encoders import EncoderConfig, NoPosition, Rotary, RotaryConfig, encoder_kind
+from ..encoders import EncoderConfig, RelativeConfig, RotaryConfig, encoder_kind
 from ..errors import ArgumentError, AttachmentError
 from .adapters import active_module
-from .building import Shapes, build_encoders, groups_of
+from .building import Shapes, build_encoders, build_rotary, fit, groups_of
 from .context import NAME, HookContext
 from .installation import Installation
 from .layouts import Layout, base_of, layout_of
+from .planning import make_plan
+from .relative_attention import check_relative
 from .site_encoders import SiteEncoders
-from .sites import Sites, make_plan
+from .sites import Sites
 from .token_positions import CustomTimes, check_custom_times
 
-ATTACHMENT_FORMAT = 1
-"""Version of the saved description."""
+ATTACHMENT_FORMAT = 3
+"""Version of the saved description. Version 1 had no `rotary`, and its flows had the free pace;
+version 2 had no range of training.
+"""
 
 
 class Attachment(SiteEncoders):
@@ -30,18 +35,21 @@ class Attachment(SiteEncoders):
 
     Attributes:
         config: settings of the encoder.
+        rotary_config: settings of the rotary encoder beside it, if any.
         sites: where encodings are added.
         positions: whether the model's built-in positions are kept or replaced.
         per_stack: whether each stack has its own encoder.
         indices: whether tokens are numbered as the model does, or by the attention mask.
         layout: where the architecture has its sites.
-        encoders: the encoders, by group of sites.
+        encoders: the encoders whose encodings are added, or the relative ones, by group of sites.
+        rotary: the encoder that rotates queries and keys, if any.
     """
 
     def __init__(
         self,
         model: nn.Module,
         config: EncoderConfig,
+        rotary: RotaryConfig | None,
         sites: Sites,
         positions: Literal["keep", "replace"],
         per_stack: bool,
@@ -50,17 +58,29 @@ class Attachment(SiteEncoders):
     ) -> None:
         layout = layout_of(model, sites.targets)
         base = model if sites.targets is not None else base_of(model)
+        config = fit(config, base)
         _check_compatible(model, config, sites, layout, indices)
-        plan = make_plan(base, layout, sites, additive=not isinstance(config, RotaryConfig))
+        _check_rotary(config, rotary, layout, positions)
+        relative = isinstance(config, RelativeConfig)
+        if relative:
+            check_relative(model, rotary, sites, layout, indices)
+        additive = not isinstance(config, RotaryConfig) and not relative
+        rotates = rotary is not None or isinstance(config, RotaryConfig)
+        plan = make_plan(base, layout, sites, additive, rotates, relative)
         super().__init__(
             config,
             build_encoders(config, plan, base, per_stack, shapes),
             groups_of(plan, per_stack),
+            [stack.name for stack in plan.stacks],
+            build_rotary(config, rotary, plan, base),
         )
+        self.rotary_config = rotary
         self.sites, self.positions = sites, positions
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout
-        padding: int | None = getattr(getattr(base, "config", None), "pad_token_id", None)
+        padding = layout.padding
+        if padding is None:
+            padding = getattr(getattr(base, "config", None), "pad_token_id", None)
         self._installation = Installation(HookContext(self, plan, layout, indices, padding))
         self._installation.install(base, positions)
 
@@ -82,13 +102,19 @@ class Attachment(SiteEncoders):
 
     @property
     def encoder(self) -> nn.Module:
-        """The encoder; with `per_stack`, use `encoders` instead."""
+        """The encoder; where there are several (`per_stack`, sites of several sizes), use
+        `encoders`.
+        """
         if len(self.encoders) > 1:
             names = ", ".join(map(repr, self.encoders))
             raise AttachmentError(
-                f"This attachment has one encoder per stack: use .encoders[…] with one of {names}."
+                "This attachment has an encoder for each stack or size of its sites: use "
+                f".encoders[…] with one of {names}."
             )
-        return next(iter(self.encoders.values()))
+        for encoder in self.encoders.values():
+            return encoder
+        assert self.rotary is not None
+        return self.rotary
 
     @property
     def num_sites(self) -> int:
@@ -106,11 +132,15 @@ class Attachment(SiteEncoders):
     @torch.no_grad()
     def site_tables(self, length: int) -> Tensor | None:
         """Encodings [length, sites, dim] of positions 0, 1, …, over all stacks; None for an encoder
-        that adds nothing.
+        that adds nothing. Where sites differ in size, the smaller encodings are followed by zeros.
         """
-        if isinstance(next(iter(self.encoders.values())), Rotary | NoPosition):
+        if not self.adds:
             return None
-        return self.join({name: table[:length] for name, table in self.tables(length).items()})
+        columns = self.columns(
+            {name: table[:length] for name, table in self.tables(length).items()}
+        )
+        dim = max(column.shape[-1] for column in columns)
+        return torch.stack([F.pad(column, (0, dim - column.shape[-1])) for column in columns], 1)
 
     @torch.no_grad()
     def own_table(self, length: int) -> Tensor | None:
@@ -149,12 +179,19 @@ class Attachment(SiteEncoders):
         """Inside, tokens stand at these real-valued times instead of at index·Δ.
 
         Rows are repeated for beams. Tokens past the last time (generated ones) continue by Δ.
+        Times may be in any order and may repeat. Where they require gradients, as those of a
+        learned clock do, gradients reach them.
 
         Args:
             times: [length] or [batch, length], for models of one stack.
             source: the same for the encoder of an encoder-decoder.
             target: the same for its decoder; by default, target tokens stand at index·Δ.
         """
+        if isinstance(self.config, RelativeConfig):
+            raise ArgumentError(
+                "`at` needs an encoder that has times (flow, sinusoidal, learned, recurrent or "
+                "rotary), but the attachment has relative positions, which count places."
+            )
         two_stacks = len(self.context.plan.stacks) > 1
         if two_stacks and times is not None:
             raise ArgumentError(
@@ -193,15 +230,31 @@ class Attachment(SiteEncoders):
         return {
             "format": ATTACHMENT_FORMAT,
             "encoder": {"kind": encoder_kind(self.config), **self.config.model_dump(mode="json")},
+            "rotary": None
+            if self.rotary_config is None
+            else self.rotary_config.model_dump(mode="json"),
             "sites": self.sites.model_dump(mode="json"),
             "positions": self.positions,
+            "jitter": None if self.jitter is None else self.jitter.model_dump(mode="json"),
+            "beyond": self.beyond,
             "per_stack": self.per_stack,
             "indices": self.indices,
         }
 
+    def settings_changed(self) -> None:
+        """Keep the description in the model's config up to date."""
+        for holder in self.context.holders:
+            if getattr(getattr(holder, "config", None), NAME, None) is not None:
+                setattr(holder.config, NAME, self.describe())
+
     def extra_repr(self) -> str:
         baked = f", baked to {self.baked_length}" if self.baked_length is not None else ""
-        return f"sites={self.sites.kind!r} ({self.num_sites}), positions={self.positions!r}{baked}"
+        rotary = ", rotary" if self.rotary_config is not None else ""
+        beyond = f", beyond={self.beyond!r}" if self.beyond != "extrapolate" else ""
+        return (
+            f"sites={self.sites.kind!r} ({self.num_sites}), positions={self.positions!r}{rotary}"
+            f"{beyond}{baked}"
+        )
 
 
 def current(module: object) -> Attachment | None:
@@ -217,7 +270,7 @@ def _check_compatible(
 ) -> None:
     """Refuse settings that do not fit the model or each other."""
     if (
-        layout.drops_arguments
+        layout.by_pattern
         and indices == "mask"
         and getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     ):
@@ -229,4 +282,32 @@ def _check_compatible(
         raise ArgumentError(
             f'`sites` must be "qkv" for a rotary encoder, which rotates queries and keys, but is'
             f" {sites.kind!r}."
+        )
+
+
+def _check_rotary(
+    config: EncoderConfig, rotary: RotaryConfig | None, layout: Layout, positions: str
+) -> None:
+    """Refuse a rotary encoder that does not fit the other encoder or the model."""
+    if rotary is not None and isinstance(config, RotaryConfig):
+        raise ArgumentError(
+            "`rotary` must be left out where `config` is a RotaryConfig itself, but is given."
+        )
+    if rotary is not None and rotary.delta != config.delta:
+        raise ArgumentError(
+            f"`rotary` must have the Δ of the other encoder, {config.delta:g}, but has "
+            f"{rotary.delta:g}."
+        )
+    if rotary is None and not isinstance(config, RotaryConfig):
+        return
+    if layout.normalises_heads:
+        raise ArgumentError(
+            "A rotary encoder must rotate queries and keys after their normalisation, but the "
+            "projections of this architecture come before it; choose a flow, which adds to the "
+            "model's own rotary positions."
+        )
+    if positions == "keep" and layout.rotary:
+        raise ArgumentError(
+            'A rotary encoder needs positions="replace" in a model that is rotary itself, but'
+            ' `positions` is "keep", which would rotate twice.'
         )

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from ..encoders import EncoderConfig, RotaryConfig
-from ..errors import ArgumentError, SavedError, first_line
+from ..encoders import EncoderConfig, Rotary, RotaryConfig
+from ..errors import ArgumentError, LayoutError, SavedError, first_line
 from ..room import check_memory
-from .layouts import head_size
-from .sites import SitePlan
+from .fused_heads import count_heads
+from .projections import out_width
+from .sites import InsertionPoint, SitePlan
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of weights, by name."""
@@ -49,14 +50,24 @@ def _check_size(
             )
 
 
+def fit(config: EncoderConfig, base: nn.Module) -> EncoderConfig:
+    """Return settings with what the base model determines written out, so that they are saved."""
+    settings = getattr(base, "config", None)
+    names = ("max_position_embeddings", "max_source_positions", "max_target_positions")
+    limits = [getattr(settings, name, None) for name in names]
+    return config.fitted(max((n for n in limits if isinstance(n, int) and n > 0), default=None))
+
+
 def groups_of(plan: SitePlan, per_stack: bool) -> dict[str, list[int]]:
-    """The sites that each encoder serves: all of them, or those of one stack."""
-    if not per_stack:
-        return {"all": list(range(len(plan.stack_names)))}
-    return {
-        name: [i for i, stack in enumerate(plan.stack_names) if stack == name]
-        for name in sorted(set(plan.stack_names))
-    }
+    """The sites that each encoder serves: all of them, or those of one stack; and only those of one
+    size, where sizes differ.
+    """
+    several = len(set(plan.dims)) > 1
+    groups: dict[str, list[int]] = {}
+    for site, (stack, dim) in enumerate(zip(plan.stack_names, plan.dims, strict=True)):
+        name = stack if per_stack else "all"
+        groups.setdefault(f"{name}_{dim}" if several else name, []).append(site)
+    return dict(sorted(groups.items()))
 
 
 def build_encoders(
@@ -72,15 +83,66 @@ def build_encoders(
         shapes: shapes of the weights that will be loaded, if any; they must fit.
     """
     if isinstance(config, RotaryConfig):
-        return {"all": config.build(1, head_size(base, plan.dim))}
+        return {}
     encoders = {}
     for group, members in groups_of(plan, per_stack).items():
-        settings = (len(members), plan.dim, [plan.block_numbers[i] for i in members])
+        settings = (len(members), plan.dims[members[0]], [plan.block_numbers[i] for i in members])
         _check_size(config, settings, group, shapes)
         encoders[group] = config.build(*settings)
+    reference = _reference(base)
     for encoder in encoders.values():
-        reference = next(base.parameters())
-        encoder.to(reference.device, reference.dtype if reference.is_floating_point() else None)
+        if reference is not None:
+            dtype = reference.dtype if reference.is_floating_point() else None
+            encoder.to(reference.device, dtype)
         for module in encoder.modules():
             module.__dict__["_is_hf_initialized"] = True  # `init_weights` must skip it
     return encoders
+
+
+def build_rotary(
+    config: EncoderConfig, rotary: RotaryConfig | None, plan: SitePlan, base: nn.Module
+) -> Rotary | None:
+    """Build the encoder that rotates queries and keys, if there is one."""
+    settings = config if isinstance(config, RotaryConfig) else rotary
+    return None if settings is None else settings.build(1, _head_size(plan, base))
+
+
+def _head_size(plan: SitePlan, base: nn.Module) -> int:
+    """Size of the heads that are rotated; it must be the same in all stacks."""
+    sizes = {
+        stack.name: _rotated_size(point, base, stack.name)
+        for stack in plan.stacks
+        for block in stack.blocks
+        for point in block.points
+        if point.rotated
+    }
+    if not sizes:
+        raise LayoutError(f"{type(base).__name__} has no self-attention to rotate.")
+    if len(set(sizes.values())) > 1:
+        described = " and ".join(f"{size} in the {stack}" for stack, size in sizes.items())
+        raise LayoutError(
+            f"A rotary encoder needs heads of one size in all stacks, but they have {described}."
+        )
+    return next(iter(sizes.values()))
+
+
+def _rotated_size(point: InsertionPoint, base: nn.Module, stack: str) -> int:
+    """Size of the heads of a projection that is rotated."""
+    assert point.projection is not None
+    if point.fused is not None:
+        return point.fused.head_size
+    heads = count_heads(base, stack)
+    if heads is None:
+        raise LayoutError(
+            f"The config of {type(base).__name__} must have num_attention_heads for a rotary "
+            "encoder, but lacks it."
+        )
+    width = out_width(point.projection, "to rotate")
+    return width // heads[0 if "q" in point.rotated else 1]
+
+
+def _reference(base: nn.Module) -> torch.Tensor | None:
+    """A parameter whose device and dtype new weights take. Those that are offloaded (`device_map`)
+    have no device of their own.
+    """
+    return next((weight for weight in base.parameters() if weight.device.type != "meta"), None)

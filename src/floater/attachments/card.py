@@ -35,6 +35,8 @@ base_model: {json.dumps(str(base["name"]))}
 | sites | {attached.sites.kind}, {attached.num_sites} in total |
 | the model's built-in positions | {"kept" if attached.positions == "keep" else "replaced"} |
 | parameters of the encoding | {attached.num_parameters():,} of {total:,} |
+| range of training | {_range(attached)} |
+| inputs past it | {_BEYOND[attached.beyond]} |
 | baked | {f"to {attached.baked_length} positions" if attached.baked_length else "no"} |
 
 ```python
@@ -44,6 +46,24 @@ from transformers import {type(model).__name__}
 model = floater.from_pretrained({type(model).__name__}, "path/to/this/folder"{load})
 ```
 """
+
+
+_BEYOND = {
+    "extrapolate": "tokens stay at index·Δ (`extrapolate`)",
+    "compress": "tokens are put closer together, to stay in the range (`compress`)",
+    "error": "are refused (`error`)",
+}
+
+
+def _range(attached: Attachment) -> str:
+    """The times of training, and the number of tokens that stand at them."""
+    known = attached.trained_range
+    texts = [
+        f"{f'{stack}: ' if len(known) > 1 else ''}times up to {time:g} "
+        f"({round(time / attached.delta) + 1:,} tokens)"
+        for stack, time in known.items()
+    ]
+    return "; ".join(texts) or "unknown"
 
 
 def _escape(text: str) -> str:

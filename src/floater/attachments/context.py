@@ -9,7 +9,8 @@ from torch import nn
 
 from .adapters import active_module, check_adapters
 from .layouts import Layout
-from .model_positions import ModelPositions
+from .model_positions import ModelPositions, RelativePositions
+from .relative_attention import AttentionSwitch
 from .site_encoders import SiteEncoders
 from .sites import SitePlan, StackSites
 from .token_positions import CustomTimes, IndexRange, TokenPositions
@@ -30,6 +31,8 @@ class HookContext:
         enabled: whether encodings are added.
         custom_times: times set with `Attachment.at`, if any.
         model_positions: the model's built-in positions, by stack.
+        relative_positions: its relative positions that were removed.
+        attention: its attention implementation, which was replaced for relative positions; if so.
         holders: the model, in a tuple so that it does not become a submodule of its submodule.
     """
 
@@ -46,6 +49,8 @@ class HookContext:
         self.enabled = True
         self.custom_times: CustomTimes | None = None
         self.model_positions: dict[str, ModelPositions] = {}
+        self.relative_positions: list[RelativePositions] = []
+        self.attention: AttentionSwitch | None = None
         self.holders: tuple[nn.Module, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -63,7 +68,12 @@ class HookContext:
     def check_adapters(self) -> None:
         """Refuse PEFT adapters that are incompatible with an attachment."""
         for holder in self.holders:
-            check_adapters(holder, self.plan.projections())
+            rotated = [point.projection for point in self.plan.points() if point.rotated]
+            check_adapters(
+                holder,
+                self.plan.projections(),
+                [layer for layer in rotated if layer is not None],
+            )
 
     def stack(self, name: str) -> StackSites:
         """The insertion points of a stack."""
@@ -98,3 +108,7 @@ class HookContext:
         self.enabled = enabled
         for model_positions in self.model_positions.values():
             model_positions.switch.on = enabled
+        for relative in self.relative_positions:
+            relative.switch.on = enabled
+        if self.attention is not None:
+            self.attention.set(enabled)

@@ -10,8 +10,11 @@ from torch import nn
 from ..errors import ArgumentError, AttachmentError
 from . import hooks
 from .context import HookContext
-from .model_positions import ModelPositions
+from .layouts import find_modules
+from .model_positions import ModelPositions, RelativePositions
+from .planning import submodule
 from .projections import equip, restore
+from .relative_attention import AttentionSwitch, equip_attention
 from .sites import SitePlan, StackSites
 
 
@@ -41,6 +44,7 @@ class Installation:
                 handle = equip(layer) if not hasattr(layer, "slot") else None
                 if handle is not None:
                     self._handles.append(handle)
+            self._install_attention()
         except Exception:
             self.remove()
             raise
@@ -56,18 +60,36 @@ class Installation:
         for layer in self.context.plan.projections():
             if hasattr(layer, "slot"):
                 restore(layer)
+        for attention in self.context.plan.attentions():
+            if hasattr(attention, "slot"):
+                del attention.slot
+        if self.context.attention is not None:
+            self.context.attention.release()
+            self.context.attention = None
         for model_positions in self.context.model_positions.values():
             model_positions.release()
+        for relative in self.context.relative_positions:
+            relative.release()
         self.context.model_positions.clear()
+        self.context.relative_positions.clear()
 
     def _install_positions(self, stack: StackSites, replace: bool, model_type: str) -> None:
         layout = stack.layout
-        if layout.positions:
-            module = stack.module.get_submodule(layout.positions)
+        module = submodule(stack.module, layout.positions) if layout.positions else None
+        if module is not None:
             self.context.model_positions[stack.name] = ModelPositions(
                 module, layout.positions_kind, replace
             )
-        elif replace:
+        if replace and layout.relative:
+            self.context.relative_positions.append(
+                RelativePositions(
+                    *(
+                        [module for path in paths for module in find_modules(stack.module, path)]
+                        for paths in (layout.relative, layout.relative_weights)
+                    )
+                )
+            )
+        if replace and module is None and not layout.relative:
             raise ArgumentError(
                 'positions="replace" needs a layout with the module of the built-in positions, but'
                 f' that of {model_type} has none; use positions="keep".'
@@ -91,7 +113,25 @@ class Installation:
                 self._before(block.module, entry)
                 if carrier is not None:
                     hooks.carry(block.module, carrier)
-            entries[id(block.module)].points_by_call[block.number] = block.points
+            entry = entries[id(block.module)]
+            points = block.points
+            if self.context.plan.at_input and not self.context.layout.shared_blocks:
+                entry.input_points = tuple(
+                    point for point in stack.blocks[0].points if point.projection is None
+                )
+                points = tuple(point for point in points if point.projection is not None)
+            entry.points_by_call[block.number] = points
+
+    def _install_attention(self) -> None:
+        """Let the self-attentions of the plan take relative positions."""
+        plan = self.context.plan
+        attentions = list(plan.attentions())
+        for attention in attentions:
+            equip_attention(attention)
+        if attentions:
+            holders = [*attentions, *(stack.module for stack in plan.stacks)]
+            configs: list[Any] = [module.config for module in holders]
+            self.context.attention = AttentionSwitch({id(each): each for each in configs}.values())
 
     def _before(self, module: nn.Module, hook: Any) -> None:
         """Call `hook(module, args, kwargs)` before the module's forward."""

@@ -9,23 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from ..errors import LayoutError
+from .fused_heads import Arrangement
 
-Numbering = Literal["position_ids", "padding", "consecutive", "hidden_states"]
+Numbering = Literal["position_ids", "mask", "padding", "consecutive", "hidden_states"]
 """How a base model numbers its tokens.
 
-position_ids: `position_ids` if passed, else consecutive (bert, gpt2 …).
+position_ids: `position_ids` if passed, else consecutive (bert, gpt2, llama …).
+mask: `position_ids` if passed, else counts the attention mask (opt).
 padding: counts tokens that are not padding, from an offset (roberta, m2m100).
-consecutive: consecutive numbers after the cached tokens, whatever is passed (marian, bart).
-hidden_states: consecutive numbers for all states that the blocks process (vit).
+consecutive: consecutive numbers after the cached tokens, whatever is passed (marian, bart, t5).
+hidden_states: consecutive numbers for all states that the blocks process (vit, wav2vec2).
 """
-PositionsKind = Literal["learned", "sinusoidal", "growing", "parameter", "none"]
+PositionsKind = Literal[
+    "learned", "sinusoidal", "growing", "parameter", "rotary", "convolution", "none"
+]
 """What a base model's built-in position encoding is: a learned table, a fixed sinusoid of limited
-length, a sinusoid that the model itself extends, a parameter instead of a module, or nothing.
+length, a sinusoid that the model itself extends, a parameter instead of a module, rotary angles, a
+convolution over the hidden states, or nothing.
 """
 
 
@@ -45,6 +50,10 @@ class StackLayout:
         positions_offset: rows of its table before position 0.
         embeddings: path of the module that looks up `position_ids` and `token_type_ids`, from the
             stack; empty if there is none.
+        fused: how a fused projection orders its heads.
+        relative: paths of modules that compute relative positions (a bias of the attention by
+            distance), from the stack; they may come beside a table.
+        relative_weights: paths of the modules whose weights only these use.
     """
 
     path: str
@@ -55,6 +64,9 @@ class StackLayout:
     positions_kind: PositionsKind = "none"
     positions_offset: int = 0
     embeddings: str = ""
+    fused: Arrangement = "parts"
+    relative: tuple[str, ...] = ()
+    relative_weights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,18 @@ class Layout:
     """The same block modules are called several times (albert)."""
     drops_arguments: bool = False
     """The stack may not pass unknown arguments on to its blocks, so encodings need another way."""
+    by_pattern: bool = False
+    """Made from path patterns: little is known about the stack."""
+    padding: int | None = None
+    """Id of the padding token where the architecture fixes it, whatever its config says."""
+    rotary: bool = False
+    """The model rotates queries and keys itself."""
+    normalises_heads: bool = False
+    """Queries and keys are normalised after their projections, and with them what is added."""
+    plain_attention: bool = False
+    """Self-attention calls transformers' attention interface with a mask and a scale, and has a key
+    for every token so far: relative positions can enter there.
+    """
 
 
 _SELF = {
@@ -110,11 +134,42 @@ def _seq2seq(kind: PositionsKind, offset: int = 0) -> dict[str, StackLayout]:
     }
 
 
+def _rotary_decoder(
+    attention: Mapping[str, str] = _SELF_ATTN, fused: Arrangement = "parts"
+) -> dict[str, StackLayout]:
+    return {
+        "decoder": StackLayout(
+            path="",
+            blocks="layers.*",
+            attention=attention,
+            positions="rotary_emb",
+            positions_kind="rotary",
+            fused=fused,
+        )
+    }
+
+
+def _t5() -> dict[str, StackLayout]:
+    return {
+        name: StackLayout(
+            path=name,
+            blocks="block.*",
+            attention={letter: f"layer.0.SelfAttention.{letter}" for letter in "qkv"},
+            cross={letter: f"layer.1.EncDecAttention.{letter}" for letter in "qkv"}
+            if name == "decoder"
+            else {},
+            relative=("block.0.layer.0.SelfAttention",),
+            relative_weights=("block.0.layer.0.SelfAttention.relative_attention_bias",),
+        )
+        for name in ("encoder", "decoder")
+    }
+
+
 LAYOUTS: dict[str, Layout] = {
-    "bert": Layout(_bert_like(), "position_ids"),
-    "electra": Layout(_bert_like(), "position_ids"),
-    "roberta": Layout(_bert_like(), "padding"),
-    "xlm-roberta": Layout(_bert_like(), "padding"),
+    "bert": Layout(_bert_like(), "position_ids", plain_attention=True),
+    "electra": Layout(_bert_like(), "position_ids", plain_attention=True),
+    "roberta": Layout(_bert_like(), "padding", plain_attention=True),
+    "xlm-roberta": Layout(_bert_like(), "padding", plain_attention=True),
     "albert": Layout(
         {
             "encoder": StackLayout(
@@ -131,6 +186,7 @@ LAYOUTS: dict[str, Layout] = {
         },
         "position_ids",
         shared_blocks=True,
+        plain_attention=True,
     ),
     "distilbert": Layout(
         {
@@ -143,10 +199,11 @@ LAYOUTS: dict[str, Layout] = {
             )
         },
         "position_ids",
+        plain_attention=True,
     ),
-    "marian": Layout(_seq2seq("sinusoidal"), "consecutive"),
-    "bart": Layout(_seq2seq("learned", offset=2), "consecutive"),
-    "m2m_100": Layout(_seq2seq("growing"), "padding"),
+    "marian": Layout(_seq2seq("sinusoidal"), "consecutive", plain_attention=True),
+    "bart": Layout(_seq2seq("learned", offset=2), "consecutive", plain_attention=True),
+    "m2m_100": Layout(_seq2seq("growing"), "padding", plain_attention=True),
     "gpt2": Layout(
         {
             "decoder": StackLayout(
@@ -158,6 +215,7 @@ LAYOUTS: dict[str, Layout] = {
             )
         },
         "position_ids",
+        plain_attention=True,
     ),
     "vit": Layout(
         {
@@ -171,7 +229,120 @@ LAYOUTS: dict[str, Layout] = {
         },
         "hidden_states",
     ),
+    "camembert": Layout(_bert_like(), "padding", plain_attention=True),
+    "mpnet": Layout(
+        {
+            "encoder": StackLayout(
+                path="",
+                blocks="encoder.layer.*",
+                attention={letter: f"attention.attn.{letter}" for letter in "qkv"},
+                positions="embeddings.position_embeddings",
+                positions_kind="learned",
+                embeddings="embeddings",
+                relative=("encoder",),
+                relative_weights=("encoder.relative_attention_bias",),
+            )
+        },
+        "padding",
+        drops_arguments=True,
+        padding=1,
+    ),
+    "deberta-v2": Layout(
+        {
+            "encoder": StackLayout(
+                path="",
+                blocks="encoder.layer.*",
+                attention={
+                    letter: f"attention.self.{name}_proj"
+                    for letter, name in zip("qkv", ("query", "key", "value"), strict=True)
+                },
+                positions="embeddings.position_embeddings",
+                positions_kind="learned",
+                embeddings="embeddings",
+                relative=("encoder.layer.*.attention.self",),
+                relative_weights=(
+                    "encoder.rel_embeddings",
+                    "encoder.LayerNorm",
+                    "encoder.layer.*.attention.self.pos_key_proj",
+                    "encoder.layer.*.attention.self.pos_query_proj",
+                ),
+            )
+        },
+        "position_ids",
+        drops_arguments=True,
+    ),
+    "modernbert": Layout(
+        {
+            "encoder": StackLayout(
+                path="",
+                blocks="layers.*",
+                attention={"qkv": "attn.Wqkv"},
+                positions="rotary_emb",
+                positions_kind="rotary",
+            )
+        },
+        "position_ids",
+        rotary=True,
+    ),
+    "llama": Layout(_rotary_decoder(), "position_ids", rotary=True),
+    "mistral": Layout(_rotary_decoder(), "position_ids", rotary=True),
+    "qwen2": Layout(_rotary_decoder(), "position_ids", rotary=True),
+    "qwen3": Layout(_rotary_decoder(), "position_ids", rotary=True, normalises_heads=True),
+    "gemma2": Layout(_rotary_decoder(), "position_ids", rotary=True),
+    "gemma3_text": Layout(_rotary_decoder(), "position_ids", rotary=True, normalises_heads=True),
+    "smollm3": Layout(_rotary_decoder(), "position_ids", rotary=True),
+    "phi3": Layout(_rotary_decoder({"qkv": "self_attn.qkv_proj"}), "position_ids", rotary=True),
+    "gpt_neox": Layout(
+        _rotary_decoder({"qkv": "attention.query_key_value"}, fused="heads"),
+        "position_ids",
+        rotary=True,
+    ),
+    "opt": Layout(
+        {
+            "decoder": StackLayout(
+                path="decoder",
+                blocks="layers.*",
+                attention=_SELF_ATTN,
+                positions="embed_positions",
+                positions_kind="learned",
+                positions_offset=2,
+            )
+        },
+        "mask",
+        plain_attention=True,
+    ),
+    "t5": Layout(_t5(), "consecutive"),
+    "whisper": Layout(_seq2seq("learned"), "position_ids"),
+    "wav2vec2": Layout(
+        {
+            "encoder": StackLayout(
+                path="encoder",
+                blocks="layers.*",
+                attention={letter: f"attention.{letter}_proj" for letter in "qkv"},
+                positions="pos_conv_embed",
+                positions_kind="convolution",
+            )
+        },
+        "hidden_states",
+    ),
 }
+
+
+def position_limit(config: Any) -> int | None:
+    """Number of positions that a model's built-in positions allow, by its config; None if there is
+    no limit.
+    """
+    rows = getattr(config, "max_position_embeddings", None)
+    layout = LAYOUTS.get(getattr(config, "model_type", ""))
+    if layout is None or not isinstance(rows, int):
+        return rows if isinstance(rows, int) else None
+    stack = next(iter(layout.stacks.values()))
+    if stack.positions_kind != "learned" or not getattr(config, "position_biased_input", True):
+        return None
+    if layout.numbering != "padding":
+        return rows
+    padding = layout.padding if layout.padding is not None else config.pad_token_id
+    return rows - (1 if padding is None else padding) - 1
 
 
 def layout_of(model: nn.Module, targets: Mapping[str, str] | None) -> Layout:
@@ -180,7 +351,8 @@ def layout_of(model: nn.Module, targets: Mapping[str, str] | None) -> Layout:
     Args:
         model: a Hugging Face model.
         targets: path patterns for an architecture that is not in the table, with the keys "blocks"
-            and "q", "k", "v" (or "qkv" for a fused projection, whose output must be [q | k | v]).
+            and "q", "k", "v" (or "qkv" for a fused projection, whose output must be [q | k | v],
+            or ordered head by head in an architecture that is known for it, such as bloom).
             "*" stands for the number of a block, e.g. `{"blocks": "model.layers.*", "q":
             "model.layers.*.self_attn.q_proj", …}`.
     """
@@ -210,16 +382,10 @@ def find_modules(root: nn.Module, path: str) -> list[nn.Module]:
 
 
 _PROJECTION_KEYS = ("q", "k", "v", "qkv")
-_INTERLEAVED = (
-    "bloom",
-    "codegen",
-    "deberta",
-    "falcon",
-    "gpt_neox",
-    "gpt_neox_japanese",
-    "persimmon",
-)
-"""Architectures whose fused projection interleaves q, k and v head by head."""
+_HEAD_BY_HEAD = ("bloom", "deberta", "falcon", "gpt_neox", "gpt_neox_japanese", "persimmon")
+"""Architectures whose fused projection orders q, k and v head by head."""
+_OTHER_ORDER = ("codegen",)
+"""Architectures whose fused projection orders q, k and v in another way."""
 
 
 def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
@@ -248,16 +414,28 @@ def _from_targets(model: nn.Module, targets: Mapping[str, str]) -> Layout:
             )
         paths[key] = targets[key][len(blocks) + 1 :]
     model_type = getattr(getattr(model, "config", None), "model_type", None)
-    if "qkv" in paths and model_type in _INTERLEAVED:
+    if "qkv" in paths and model_type in _OTHER_ORDER:
         raise LayoutError(
-            "`targets['qkv']` must be a projection whose output is [q | k | v], but that of"
-            f' {model_type} interleaves them head by head; choose sites="blocks" with the same'
+            "`targets['qkv']` must be a projection whose output is [q | k | v], or ordered head by"
+            f' head, but that of {model_type} is neither; choose sites="blocks" with the same'
             ' `targets["blocks"]`.'
         )
+    fused: Arrangement = "heads" if model_type in _HEAD_BY_HEAD else "parts"
     return Layout(
-        {"encoder": StackLayout(path="", blocks=blocks, attention=paths)},
+        {"encoder": StackLayout(path="", blocks=blocks, attention=paths, fused=fused)},
         "position_ids",
         drops_arguments=True,
+        by_pattern=True,
+        rotary=_has_module(model, r"rotary|rope"),
+        normalises_heads=_has_module(model, r"\b(q|k|query|key)_?(layer_?)?norm\b|\bqk_norm\b"),
+    )
+
+
+def _has_module(model: nn.Module, pattern: str) -> bool:
+    """Whether the name of a module matches."""
+    return any(
+        re.search(pattern, name.rpartition(".")[2], re.IGNORECASE)
+        for name, _ in model.named_modules()
     )
 
 
@@ -276,16 +454,3 @@ def base_of(model: nn.Module) -> nn.Module:
     """The model without its head."""
     base = getattr(model, "base_model", model)
     return base if isinstance(base, nn.Module) else model
-
-
-def head_size(base: nn.Module, dim: int) -> int:
-    """Size of an attention head in a model whose queries have size `dim`."""
-    config = getattr(base, "config", None)
-    for name in ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads"):
-        heads = getattr(config, name, None)
-        if isinstance(heads, int):
-            return dim // heads
-    raise LayoutError(
-        f"The config of {type(base).__name__} must have num_attention_heads for a rotary encoder, "
-        "but lacks it."
-    )

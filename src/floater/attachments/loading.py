@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
-from ..encoders import ENCODER_CONFIGS, Encoder
+from ..config import saved_encoder
+from ..encoders import ENCODER_CONFIGS, RotaryConfig
 from ..errors import LayoutError, SavedError, brief, first_line
-from ..files import HASHES, check_hashes, file_hash
+from ..files import HASHES, check_hashes
 from .attaching import bind
 from .attachment import ATTACHMENT_FORMAT, Attachment
 from .building import Shapes, WeightsMismatch
 from .context import NAME
+from .jitter import TimeJitter
 from .saved_base import SavedBase
-from .saving import CONFIG_FILE, WEIGHTS_FILE, check_path, fingerprint
+from .saved_weights import load_range, load_weights, read_weights
+from .saving import CONFIG_FILE, check_path, fingerprint
 from .sites import Sites
 
 
@@ -66,12 +66,13 @@ def from_pretrained(
     saved_base = SavedBase.in_folder(location)
     model = _load_base(auto_class, location, saved_base, hint, kwargs)
     _check_base(model, folder, location, base_info, kwargs)
-    tensors = _read_weights(folder, description)
+    tensors = read_weights(folder, description)
     try:
         attached = attach_described(
             model, description, {name: tensor.shape for name, tensor in tensors.items()}
         )
-        _load_weights(attached, folder, tensors, description)
+        load_weights(attached, folder, tensors, description)
+        load_range(attached, folder, tensors, description)
     except (LayoutError, WeightsMismatch):
         if type(model).__name__ in saved_base.architectures:
             raise
@@ -85,21 +86,26 @@ def attach_described(
 ) -> Attachment:
     """Create an attachment from its description; `shapes` are those of the weights it will load."""
     try:
-        encoder = dict(description["encoder"])
+        encoder = saved_encoder(description["encoder"])
         kind = encoder.pop("kind")
-        if description["format"] != ATTACHMENT_FORMAT or kind not in ENCODER_CONFIGS:
+        formats = range(1, ATTACHMENT_FORMAT + 1)
+        if description["format"] not in formats or kind not in ENCODER_CONFIGS:
             raise SavedError(
-                f"The saved attachment must have format {ATTACHMENT_FORMAT} and one of the "
+                f"The saved attachment must have format 1 to {ATTACHMENT_FORMAT} and one of the "
                 f"encoders {', '.join(ENCODER_CONFIGS)}, but has format {description['format']!r} "
                 f"and encoder {kind!r}; install a newer floater-transformers."
             )
+        rotary, jitter = description.get("rotary"), description.get("jitter")
         return bind(
             model,
             ENCODER_CONFIGS[kind](**encoder),
+            rotary=None if rotary is None else RotaryConfig(**rotary),
             sites=Sites(**description["sites"]),
             positions=description["positions"],
             per_stack=description["per_stack"],
             indices=description["indices"],
+            jitter=None if jitter is None else TimeJitter(**jitter),
+            beyond=description.get("beyond", "extrapolate"),
             shapes=shapes,
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -219,95 +225,3 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{folder} holds a model without an attachment; load it with its own from_pretrained."
         )
     return description
-
-
-def _read_weights(folder: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
-    file = folder / WEIGHTS_FILE
-    if (folder / CONFIG_FILE).exists():
-        if not file.exists():
-            raise SavedError(f"{folder} must hold {WEIGHTS_FILE}, but does not.")
-        if "weights_sha256" in description and file_hash(file) != description["weights_sha256"]:
-            raise SavedError(
-                f"{file} is damaged or was changed after it was saved: its hash is not the one in "
-                f"{CONFIG_FILE}."
-            )
-        return _load_file(file)
-    prefix = f"{NAME}.encoders."  # a Trainer checkpoint: everything is in the model's files
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted(folder.glob("model*.safetensors")):
-        tensors |= {
-            name[len(prefix) :]: tensor
-            for name, tensor in _load_file(shard).items()
-            if name.startswith(prefix)
-        }
-    return tensors
-
-
-def _load_file(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise SavedError(f"{file} is damaged: {first_line(error)}.") from None
-
-
-def _load_weights(
-    attached: Attachment,
-    folder: Path,
-    tensors: Mapping[str, Tensor],
-    description: Mapping[str, Any],
-) -> None:
-    baked = {
-        name.removeprefix("baked."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("baked.")
-    }
-    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith("baked.")}
-    try:
-        attached.encoders.load_state_dict(weights, strict=True)
-    except RuntimeError as error:
-        raise WeightsMismatch(
-            f"The weights in {folder} do not fit their description: {first_line(error, 1)}"
-        ) from None
-    for name, tensor in weights.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise SavedError(
-                f"{folder / WEIGHTS_FILE} must hold finite weights, but {name} is not finite; save "
-                "the model again."
-            )
-    if "baked" in description and (description["baked"] is not None) != bool(baked):
-        raise SavedError(
-            f"{folder / WEIGHTS_FILE} must hold baked encodings if and only if {CONFIG_FILE} has "
-            "`baked`, but they disagree; save the model again."
-        )
-    if baked:
-        _check_baked(attached, folder, baked, description)
-        parameter = next(attached.encoders.parameters(), None)
-        if parameter is not None:
-            baked = {name: table.to(parameter.device) for name, table in baked.items()}
-        attached.set_baked(baked)
-
-
-def _check_baked(
-    attached: Attachment,
-    folder: Path,
-    baked: Mapping[str, Tensor],
-    description: Mapping[str, Any],
-) -> None:
-    """Refuse baked encodings that do not belong to this attachment."""
-    encoders = {
-        name: encoder for name, encoder in attached.encoders.items() if isinstance(encoder, Encoder)
-    }
-    if baked.keys() != encoders.keys():
-        raise SavedError(
-            f"{folder / WEIGHTS_FILE} must hold baked encodings of {', '.join(encoders)}, but has "
-            f"{', '.join(baked)}; save the model again."
-        )
-    for name, table in baked.items():
-        shape = (description.get("baked", len(table)), encoders[name].sites, encoders[name].dim)
-        fits = tuple(table.shape) == shape
-        if not (fits and table.is_floating_point() and bool(torch.isfinite(table).all())):
-            raise SavedError(
-                f"{folder / WEIGHTS_FILE} must hold finite baked encodings of shape {shape}, but "
-                f"those of {name!r} are {table.dtype} of shape {tuple(table.shape)}"
-                f"{', not all finite' if fits else ''}; save the model again."
-            )

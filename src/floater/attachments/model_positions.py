@@ -6,13 +6,14 @@ The class of the module is swapped; its parameters stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import LayoutError, LengthError
-from .class_swap import ClassSwapMixin, swapped_class
+from .class_swap import ClassSwapMixin, change_class, check_class_counts, swapped_class
 from .layouts import PositionsKind
 
 
@@ -37,6 +38,29 @@ class _Silent(ClassSwapMixin):
             return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
         table = _table(self)
         return table.new_zeros(1, 1, table.shape[-1])
+
+
+class _SilentConvolution(ClassSwapMixin):
+    """Positions that a model computes from its hidden states (wav2vec2): zeros."""
+
+    switch: _Switch
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        if not self.switch.on:
+            return super().forward(hidden_states)  # type: ignore[misc, no-any-return]
+        return hidden_states.new_zeros(1, 1, hidden_states.shape[-1])
+
+
+class _Unrotated(ClassSwapMixin):
+    """Rotary angles of a model: all zero, so that its queries and keys stay as they are."""
+
+    switch: _Switch
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        cosine, sine = super().forward(*args, **kwargs)  # type: ignore[misc]
+        if not self.switch.on:
+            return cosine, sine
+        return torch.ones_like(cosine), torch.zeros_like(sine)
 
 
 class _SilentParameter(ClassSwapMixin):
@@ -89,6 +113,14 @@ class _Growing(ClassSwapMixin):
         return torch.where(inside, self.weight[position_ids.clamp(max=rows - 1)], grown)
 
 
+_REPLACED: dict[PositionsKind, type] = {
+    "parameter": _SilentParameter,
+    "rotary": _Unrotated,
+    "convolution": _SilentConvolution,
+}
+"""What replaces built-in positions that are no table."""
+
+
 class ModelPositions:
     """The built-in positions of one stack, changed until `release`.
 
@@ -105,23 +137,25 @@ class ModelPositions:
         self._frozen: list[nn.Parameter] = []
         mixin: type | None = None
         if replace:
-            mixin = _SilentParameter if kind == "parameter" else _Silent
+            mixin = _REPLACED.get(kind, _Silent)
         elif kind == "sinusoidal":
             mixin = _Growing
         if mixin is not None:
-            module.__class__ = swapped_class(mixin, self._original)
+            check_class_counts(module, "with the model's built-in positions")
+            change_class(module, swapped_class(mixin, self._original))
             module.switch = self.switch  # type: ignore[assignment]
         if replace:  # unused parameters would make DDP wait for their gradients
-            name = "position_embeddings" if kind == "parameter" else "weight"
-            parameter = getattr(module, name, None)
-            if isinstance(parameter, nn.Parameter) and parameter.requires_grad:
-                parameter.requires_grad_(False)
-                self._frozen.append(parameter)
+            names = ("position_embeddings",) if kind == "parameter" else None
+            self._frozen = _freeze(
+                parameter
+                for name, parameter in module.named_parameters()
+                if names is None or name in names
+            )
 
     def release(self) -> None:
         """Restore the module."""
         if type(self.module) is not self._original:
-            self.module.__class__ = self._original
+            change_class(self.module, self._original)
             del self.module.switch
         for parameter in self._frozen:
             parameter.requires_grad_(True)
@@ -149,6 +183,63 @@ class ModelPositions:
                 f"The model's built-in position table has {limit} positions, but {length} are"
                 ' needed; attach with positions="replace" to remove the table and its limit.'
             )
+
+
+class _NoRelativeBias(ClassSwapMixin):
+    """A module that computes a bias of the attention by distance, under the name that its
+    architecture has for it: there is none.
+    """
+
+    switch: _Switch
+
+    def compute_bias(self, query_length: int, key_length: int, **kwargs: Any) -> Tensor:
+        """T5: zeros."""
+        base: Any = super()
+        bias: Tensor = base.compute_bias(query_length, key_length, **kwargs)
+        return torch.zeros_like(bias) if self.switch.on else bias
+
+    def compute_position_bias(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """MPNet: nothing is added."""
+        base: Any = super()
+        return None if self.switch.on else base.compute_position_bias(*args, **kwargs)
+
+    def disentangled_attention_bias(self, *args: Any, **kwargs: Any) -> Tensor | None:
+        """DeBERTa: nothing is added."""
+        base: Any = super()
+        return None if self.switch.on else base.disentangled_attention_bias(*args, **kwargs)
+
+
+class RelativePositions:
+    """The relative positions of one stack, removed until `release`.
+
+    Args:
+        modules: the modules that compute them.
+        weights: the modules whose weights only they use.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], weights: Iterable[nn.Module]) -> None:
+        self._originals = [(module, type(module)) for module in modules]
+        self.switch = _Switch()
+        for module, original in self._originals:
+            change_class(module, swapped_class(_NoRelativeBias, original))
+            module.switch = self.switch  # type: ignore[assignment]
+        self._frozen = _freeze(parameter for module in weights for parameter in module.parameters())
+
+    def release(self) -> None:
+        """Restore the modules."""
+        for module, original in self._originals:
+            change_class(module, original)
+            del module.switch
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+
+
+def _freeze(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Freeze parameters; return those that were not frozen before."""
+    frozen = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    return frozen
 
 
 def _table(module: Any) -> Tensor:

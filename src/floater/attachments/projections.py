@@ -5,7 +5,7 @@ The classes below replace the class of a layer; its parameters, names and hooks 
 
 from __future__ import annotations
 
-import threading
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,64 +14,57 @@ from transformers.pytorch_utils import Conv1D
 
 from ..encoders.rotary import rotate
 from ..errors import LayoutError
+from .class_swap import change_class, has_own_forward
+from .fused_heads import FusedHeads
+from .slot import Slot
 
-HeadRotation = tuple[Tensor, Tensor, tuple[int, ...]]
-"""Cosine and sine [(B,) L, 1, head/2], and which thirds of a fused projection they rotate."""
 
+@dataclass(frozen=True)
+class HeadRotation:
+    """A rotation of the heads of a projection's output.
 
-class Slot:
-    """What a block passes to one of its projections for the next call, per thread. Empty in copies.
-
-    The bias depends on the position: [L, out], or [B, L, out] where the rows of a batch have
-    different positions.
+    Attributes:
+        cosine: [(B,) L, 1, head/2].
+        sine: the same.
+        letters: which of "q" and "k" it rotates, in a fused projection.
+        fused: how that lays them out; None for a projection of its own.
     """
 
-    def __init__(self) -> None:
-        self._threads = threading.local()
-        self._traced: tuple[Tensor | None, HeadRotation | None] = (None, None)
-        # graphs are traced by one thread, and tracing does not support thread-local values
+    cosine: Tensor
+    sine: Tensor
+    letters: tuple[str, ...] = ()
+    fused: FusedHeads | None = None
 
-    def put(self, bias: Tensor | None, rotation: HeadRotation | None) -> None:
-        """Fill the slot."""
-        if torch.compiler.is_compiling():
-            self._traced = (bias, rotation)
-        else:
-            self._threads.value = (bias, rotation)
+    def apply(self, out: Tensor) -> Tensor:
+        """Rotate the output [B, L, width] of a projection."""
+        cosine, sine = (angle.to(out.device, out.dtype) for angle in (self.cosine, self.sine))
+        if self.fused is not None:
+            return self.fused.rotate(out, self.letters, cosine, sine)
+        heads = out.unflatten(-1, (-1, 2 * cosine.shape[-1]))
+        return rotate(heads, cosine, sine).flatten(-2)
 
-    def take(self) -> tuple[Tensor | None, HeadRotation | None]:
-        """Empty the slot and return what was in it."""
-        if torch.compiler.is_compiling():
-            value = self._traced
-            self._traced = (None, None)
-            return value
-        value = getattr(self._threads, "value", (None, None))
-        self._threads.value = (None, None)
-        return value
 
-    def discard(self) -> bool:
-        """Empty the slot; return whether there was something in it."""
-        bias, rotation = self.take()
-        return bias is not None or rotation is not None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Slot, ()
+ProjectionInput = tuple[Tensor | None, HeadRotation | None]
+"""What a projection takes: a bias that depends on the position, [L, out], or [B, L, out] where the
+rows of a batch have different positions; and a rotation.
+"""
+_NOTHING: ProjectionInput = (None, None)
 
 
 class PositionedLinear(nn.Linear):
     """`nn.Linear` whose bias may depend on the position."""
 
-    slot: Slot
+    slot: Slot[ProjectionInput]
 
     def forward(self, input: Tensor) -> Tensor:
-        added, rotation = self.slot.take()
-        if added is None and rotation is None:
-            return super().forward(input)
-        if rotation is not None:
-            return _rotate_heads(super().forward(input), *rotation)
-        assert added is not None
-        if self.bias is not None and _can_fuse(input, self.weight, added):
-            return _project(input, self.weight.t(), self.bias, added)
-        return _add(super().forward(input), added)
+        added, rotation = self.slot.take() or _NOTHING
+        if added is None:
+            out = super().forward(input)
+        elif _can_fuse(input, self.weight, added):
+            out = _project(input, self.weight.t(), self.bias, added)
+        else:
+            out = _add(super().forward(input), added)
+        return out if rotation is None else rotation.apply(out)
 
 
 class PositionedConv1D(Conv1D):
@@ -79,18 +72,17 @@ class PositionedConv1D(Conv1D):
     depend on the position.
     """
 
-    slot: Slot
+    slot: Slot[ProjectionInput]
 
     def forward(self, x: Tensor) -> Tensor:
-        added, rotation = self.slot.take()
-        if added is None and rotation is None:
-            return self._plain_forward(x)
-        if rotation is not None:
-            return _rotate_heads(self._plain_forward(x), *rotation)
-        assert added is not None
-        if _can_fuse(x, self.weight, added):
-            return _project(x, self.weight, self.bias, added)
-        return _add(self._plain_forward(x), added)
+        added, rotation = self.slot.take() or _NOTHING
+        if added is None:
+            out = self._plain_forward(x)
+        elif _can_fuse(x, self.weight, added):
+            out = _project(x, self.weight, self.bias, added)
+        else:
+            out = _add(self._plain_forward(x), added)
+        return out if rotation is None else rotation.apply(out)
 
     def _plain_forward(self, x: Tensor) -> Tensor:
         out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
@@ -103,10 +95,9 @@ class AddAfter:
     """
 
     def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
-        added, rotation = module.slot.take()
-        if rotation is not None:
-            return _rotate_heads(output, *rotation)
-        return output if added is None else _add(output, added)
+        added, rotation = module.slot.take() or _NOTHING
+        out = output if added is None else _add(output, added)
+        return out if rotation is None else rotation.apply(out)
 
 
 _POSITIONED: dict[type[nn.Module], type[nn.Module]] = {
@@ -129,16 +120,17 @@ def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
     Returns:
         The handle of the forward hook, for layers that need one.
     """
-    layer.slot = Slot()  # type: ignore[assignment]
-    if type(layer) in _POSITIONED:
-        layer.__class__ = _POSITIONED[type(layer)]
+    slot: Slot[ProjectionInput] = Slot()
+    layer.slot = slot  # type: ignore[assignment]
+    if type(layer) in _POSITIONED and not has_own_forward(layer):
+        change_class(layer, _POSITIONED[type(layer)])
         return None
     return layer.register_forward_hook(AddAfter())
 
 
 def restore(layer: nn.Module) -> None:
     """Undo :func:`equip`, except for the hook."""
-    layer.__class__ = _PLAIN.get(type(layer), type(layer))
+    change_class(layer, _PLAIN.get(type(layer), type(layer)))
     del layer.slot
 
 
@@ -167,7 +159,7 @@ def _can_fuse(x: Tensor, weight: Tensor, added: Tensor) -> bool:
     )
 
 
-def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None, added: Tensor) -> Tensor:
     """x·weight + bias + added. The product accumulates onto the biases, which saves a pass over the
     activations.
 
@@ -175,7 +167,13 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
     in the layer itself, to the bit. Graphs do without, because it would fix their lengths.
     """
     batch, length, _ = x.shape
-    if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
+    if bias is None:
+        rows = (
+            added.repeat(batch, 1)
+            if added.dim() == 2
+            else added.reshape(batch * length, -1).clone()
+        )
+    elif added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
         rows = (added + bias).repeat(batch, 1)
     else:
         rows = _flatten_rows(added.expand(batch, length, -1) + bias, batch * length)
@@ -196,15 +194,3 @@ def _flatten_rows(fresh: Tensor, rows: int) -> Tensor:
 
 def _add(out: Tensor, added: Tensor) -> Tensor:
     return out + added.to(out.device, out.dtype)
-
-
-def _rotate_heads(out: Tensor, cosine: Tensor, sine: Tensor, thirds: tuple[int, ...]) -> Tensor:
-    """Rotate every head of the output, or of some thirds of a fused one."""
-    if thirds:
-        chunks = list(out.chunk(3, -1))
-        for third in thirds:
-            chunks[third] = _rotate_heads(chunks[third], cosine, sine, ())
-        return torch.cat(chunks, -1)
-    cosine, sine = cosine.to(out.device, out.dtype), sine.to(out.device, out.dtype)
-    heads = out.unflatten(-1, (-1, 2 * cosine.shape[-1]))
-    return rotate(heads, cosine, sine).flatten(-2)

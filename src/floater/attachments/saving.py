@@ -55,6 +55,7 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
         config: Any = model.config
         description = {
             **attached.describe(),
+            "range": attached.trained_range or None,
             "baked": attached.baked_length,
             "weights_sha256": file_hash(staging / WEIGHTS_FILE),
             "base": {

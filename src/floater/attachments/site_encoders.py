@@ -8,9 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..encoders import Encoder, EncoderConfig, NoPosition, Rotary
+from ..encoders import (
+    DistanceVectors,
+    Encoder,
+    EncoderConfig,
+    NoPosition,
+    Relative,
+    Rotary,
+)
 from ..errors import ArgumentError, AttachmentError, LengthError
-from .stack_encodings import Rotation, StackEncodings, TokenEncodings
+from .jitter import JitterDraw
+from .stack_encodings import PieceEncodings, SitePieces, StackEncodings, TokenEncodings
+from .time_settings import TimeSettings
 from .token_positions import IndexRange, TokenPositions
 
 
@@ -26,13 +35,15 @@ class _MarkStale:
         self._encoders[0]._stale = bool(self._encoders[0]._baked)
 
 
-class SiteEncoders(nn.Module):
+class SiteEncoders(TimeSettings):
     """The encoders of an attachment and the tables of encodings for its sites.
 
     Args:
         config: settings of the encoders.
-        encoders: encoders by group of sites.
+        encoders: encoders whose encodings are added, or relative ones, by group of sites.
         groups: the sites that each encoder serves.
+        stacks: names of the model's stacks.
+        rotary: the encoder that rotates queries and keys, if any.
     """
 
     def __init__(
@@ -40,20 +51,17 @@ class SiteEncoders(nn.Module):
         config: EncoderConfig,
         encoders: Mapping[str, nn.Module],
         groups: Mapping[str, Sequence[int]],
+        stacks: Sequence[str],
+        rotary: Rotary | None = None,
     ) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, stacks, rotary is not None)
         self.encoders = nn.ModuleDict(encoders)
+        self.rotary = rotary
         self._groups = groups
         self._baked: tuple[str, ...] = ()
         self._stale = False
         for module in self.encoders.modules():
             module.register_load_state_dict_post_hook(_MarkStale(self))
-
-    @property
-    def delta(self) -> float:
-        """Δ, the time between two neighbouring tokens."""
-        return self.config.delta
 
     # Baking ---------------------------------------------------------------------------------------
 
@@ -68,7 +76,7 @@ class SiteEncoders(nn.Module):
             if isinstance(encoder, Encoder)
         }
         if not tables:
-            raise AttachmentError("A rotary encoder has nothing to bake.")
+            raise AttachmentError("An attachment that adds no encodings has nothing to bake.")
         self.set_baked(tables)
 
     def unbake(self) -> None:
@@ -123,6 +131,11 @@ class SiteEncoders(nn.Module):
         """Encodings [len(times), sites, dim] at real-valued times, by group of sites."""
         if not self._baked:
             return {name: encoder(times) for name, encoder in self._additive_encoders()}
+        if times.requires_grad:
+            raise AttachmentError(
+                "A baked attachment has no gradient in the times, but they require one; call "
+                "unbake() first."
+            )
         exact = times / self.delta
         index = exact.round().to(torch.int64)
         if bool(((exact - index).abs() > 1e-6 * exact.abs().clamp(min=1)).any()):
@@ -133,16 +146,16 @@ class SiteEncoders(nn.Module):
         tables = self.tables(int(index.max()) + 1)
         return {name: table[index.to(table.device)] for name, table in tables.items()}
 
-    def join(self, tables: Mapping[str, Tensor]) -> Tensor:
-        """Join the tables of the groups to one table [length, sites, dim] of all sites."""
+    def columns(self, tables: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """The encodings [length, dim] of every site, from the tables of their groups."""
         if len(tables) == 1:
-            return next(iter(tables.values()))
+            return next(iter(tables.values())).unbind(1)
         columns = {
-            site: tables[group][:, column]
+            site: column
             for group, members in self._groups.items()
-            for column, site in enumerate(members)
+            for site, column in zip(members, tables[group].unbind(1), strict=True)
         }
-        return torch.stack([columns[site] for site in sorted(columns)], 1)
+        return [columns[site] for site in sorted(columns)]
 
     def encode(
         self,
@@ -150,6 +163,7 @@ class SiteEncoders(nn.Module):
         own: TokenPositions,
         source: TokenPositions | None,
         device: torch.device,
+        past: int | Tensor = 0,
     ) -> StackEncodings:
         """The encodings of one forward pass through a stack.
 
@@ -158,23 +172,66 @@ class SiteEncoders(nn.Module):
             own: positions of the stack's tokens.
             source: positions of the other stack's tokens, for cross-attention.
             device: where rotary angles are computed.
+            past: number of cached tokens in front of the stack's tokens.
         """
-        encoder = next(iter(self.encoders.values()))
-        if isinstance(encoder, Rotary):
-            return StackEncodings(None, None, self._rotation(encoder, own, device))
-        if isinstance(encoder, NoPosition):
-            return StackEncodings(None, None)
+        angles = None if self.rotary is None else self._angles(self.rotary, own, device)
+        if not self.adds:
+            return StackEncodings(None, None, angles, self._distance_vectors(), past)
         return StackEncodings(
-            self._look_up(tables, own), None if source is None else self._look_up(tables, source)
+            self._look_up(tables, own),
+            None if source is None else self._look_up(tables, source),
+            angles,
         )
 
-    def _look_up(self, tables: ForwardTables, positions: TokenPositions) -> TokenEncodings:
-        by_group, positions = tables.look_up(positions)
-        return TokenEncodings(self.join(by_group), positions)
+    @property
+    def adds(self) -> bool:
+        """Whether there are encodings to add."""
+        return any(
+            not isinstance(encoder, NoPosition | Relative) for encoder in self.encoders.values()
+        )
 
-    def _rotation(
+    def _distance_vectors(self) -> list[DistanceVectors]:
+        """The vectors for distances of every site; none if the encoders are not relative."""
+        vectors: dict[int, DistanceVectors] = {}
+        for group, encoder in self.encoders.items():
+            if isinstance(encoder, Relative):
+                _check_in_memory(encoder)
+                vectors |= zip(self._groups[group], encoder.vectors(), strict=True)
+        return [vectors[site] for site in sorted(vectors)]
+
+    def _look_up(
+        self, tables: ForwardTables, positions: TokenPositions
+    ) -> TokenEncodings | PieceEncodings:
+        times = positions.times
+        if positions.one_per_token and times is not None and not times.requires_grad:
+            found: PieceEncodings | None = tables.at_random_times(positions)
+            if found is not None:
+                return found
+        by_group, positions = tables.look_up(positions)
+        return TokenEncodings(self.columns(by_group), positions)
+
+    def pieces(self, end: float) -> SitePieces | None:
+        """The encodings up to a time as polynomials; None if some encoder or device cannot have
+        them.
+        """
+        if self._baked:
+            return None
+        found = {}
+        for name, encoder in self._additive_encoders():
+            piece = encoder.pieces(end)
+            if piece is None or piece.coefficients.device.type not in ("cpu", "cuda"):
+                return None
+            found[name] = piece
+        columns = self.columns(
+            {name: piece.coefficients.flatten(0, 1) for name, piece in found.items()}
+        )
+        group = {site: name for name, members in self._groups.items() for site in members}
+        return SitePieces(columns, [found[group[site]] for site in range(len(columns))])
+
+    def _angles(
         self, rotary: Rotary, positions: TokenPositions, device: torch.device
-    ) -> Rotation:
+    ) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [(B,) L, 1, head/2] of the rotary angles of tokens."""
         index = positions.index
         if isinstance(index, IndexRange):
             index = index.tensor(device)
@@ -185,13 +242,24 @@ class SiteEncoders(nn.Module):
             if positions.times is None
             else positions.times[index]
         )
-        cosine, sine = rotary.angles(times)
-        return Rotation(cosine.unsqueeze(-2), sine.unsqueeze(-2))
+        cosine, sine = rotary.angles_at_checked(times)
+        return cosine.unsqueeze(-2), sine.unsqueeze(-2)
 
     def _additive_encoders(self) -> Iterator[tuple[str, Encoder]]:
         for name, encoder in self.encoders.items():
             assert isinstance(encoder, Encoder)
+            _check_in_memory(encoder)
             yield name, encoder
+
+
+def _check_in_memory(encoder: nn.Module) -> None:
+    """Refuse weights that are offloaded."""
+    if any(parameter.device.type == "meta" for parameter in encoder.parameters()):
+        raise AttachmentError(
+            "The weights of an attachment must be in memory, but are offloaded with those of the "
+            "model; attach after offloading (cpu_offload, disk_offload), or give 'floater' a device"
+            " in the device_map."
+        )
 
 
 _MAX_DENSE_LENGTH, _MAX_DENSE_RATIO = 4096, 64
@@ -205,12 +273,41 @@ class ForwardTables:
 
     Attributes:
         source: positions of the encoder's tokens, for the decoder.
+        moved_source: the same at their random times, while training with jitter.
+        factors: what the times of each row are multiplied by, as its source determines it
+            (`beyond="compress"`); None if that is not known.
     """
 
     def __init__(self, encoders: SiteEncoders, length: int = 0) -> None:
         self._encoders, self._length = encoders, length
         self._tables: dict[str, Tensor] | None = None
         self.source: TokenPositions | None = None
+        self.moved_source: TokenPositions | None = None
+        self.factors: Tensor | None = None
+        self._draw: JitterDraw | None = None
+        self._pieces: SitePieces | None = None
+
+    def draw(self, rows: int) -> JitterDraw | None:
+        """The random times of this forward pass; None unless it trains with jitter."""
+        jitter = self._encoders.jitter
+        if jitter is None or not self._encoders.training:
+            return None
+        if self._draw is None:
+            self._draw = self._encoders.draws.next(jitter, rows)
+        return self._draw
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def at_random_times(self, positions: TokenPositions) -> PieceEncodings | None:
+        """The encodings of tokens at times of their own, from polynomials that all stacks share;
+        None if the encoders have none.
+        """
+        assert positions.times is not None
+        last = float(positions.times.max())
+        if self._pieces is None or self._pieces.end < last:
+            if self._draw is not None and self._length:
+                last = max(last, self._draw.last(self._length, self._encoders.delta))
+            self._pieces = self._encoders.pieces(last)
+        return None if self._pieces is None else self._pieces.encodings(positions)
 
     def look_up(self, positions: TokenPositions) -> tuple[dict[str, Tensor], TokenPositions]:
         """Tables by group of sites, and the positions as rows of these tables."""

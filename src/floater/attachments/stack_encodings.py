@@ -7,11 +7,15 @@ computes again gets the same encodings as the first time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..encoders import DistanceVectors, Pieces
+from .projections import HeadRotation
+from .relative_attention import AttentionInput
 from .sites import InsertionPoint
 from .token_positions import IndexRange, TokenPositions
 
@@ -20,30 +24,61 @@ class TokenEncodings:
     """Encodings of the tokens of one stack, looked up by site.
 
     Args:
-        table: encodings [T, sites, dim].
-        positions: the rows of the table that the tokens take.
+        columns: encodings [T, dim] of each site.
+        positions: the rows that the tokens take.
     """
 
-    def __init__(self, table: Tensor, positions: TokenPositions) -> None:
-        self._columns = table.unbind(1)
+    def __init__(self, columns: Sequence[Tensor], positions: TokenPositions) -> None:
+        self._columns = columns
         self._index = positions.shared_range or positions.index
+        self._one_per_token = positions.one_per_token
 
     def at_site(self, site: int) -> Tensor:
         """[L, dim], or [B, L, dim] where the rows of the batch have different positions."""
         column, index = self._columns[site], self._index
         if isinstance(index, IndexRange):
             return column[index.first : index.first + index.length]
+        if self._one_per_token:
+            return column.view(*index.shape, -1)
         index = index.to(column.device)
         if index.shape[0] == 1:
             return column[index[0]]
         return column[index]
 
 
-class Rotation:
-    """Rotary angles of the tokens of one stack."""
+class SitePieces:
+    """Encodings as polynomials of the time.
 
-    def __init__(self, cosine: Tensor, sine: Tensor) -> None:
-        self.cosine, self.sine = cosine, sine
+    Args:
+        columns: coefficients [steps · (degree + 1), dim] of each site.
+        pieces: the polynomials that they belong to, of each site.
+    """
+
+    def __init__(self, columns: Sequence[Tensor], pieces: Sequence[Pieces]) -> None:
+        self.columns, self.pieces = columns, pieces
+        self.end = min(piece.end for piece in pieces)
+
+    def encodings(self, positions: TokenPositions) -> PieceEncodings:
+        """The encodings of tokens that all stand at times of their own, up to the end."""
+        assert positions.times is not None
+        return PieceEncodings(self, positions.times, positions)
+
+
+class PieceEncodings:
+    """Encodings of tokens that all stand at times of their own, computed site by site: all of them
+    at once would take much memory, and many sites are those of another stack.
+    """
+
+    def __init__(self, sites: SitePieces, times: Tensor, positions: TokenPositions) -> None:
+        self._sites, self._length = sites, positions.length
+        self._located = {id(piece): piece.locate(times) for piece in set(sites.pieces)}
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def at_site(self, site: int) -> Tensor:
+        """[B, L, dim]."""
+        located = self._located[id(self._sites.pieces[site])]
+        encodings = located.states(self._sites.columns[site])
+        return encodings.view(-1, self._length, encodings.shape[-1])
 
 
 class StackEncodings:
@@ -52,39 +87,60 @@ class StackEncodings:
     Args:
         own: encodings of the stack's tokens.
         source: encodings of the tokens of the other stack, for cross-attention.
-        rotation: rotary angles, for an encoder that adds nothing.
+        angles: cosine and sine [(B,) L, 1, head/2] of the tokens' rotary angles.
+        distances: vectors for distances, by site.
+        past: number of cached tokens in front of the stack's tokens.
     """
 
     def __init__(
         self,
-        own: TokenEncodings | None,
-        source: TokenEncodings | None,
-        rotation: Rotation | None = None,
+        own: TokenEncodings | PieceEncodings | None,
+        source: TokenEncodings | PieceEncodings | None,
+        angles: tuple[Tensor, Tensor] | None = None,
+        distances: Sequence[DistanceVectors] = (),
+        past: int | Tensor = 0,
     ) -> None:
-        self._own, self._source, self._rotation = own, source, rotation
+        self._own, self._source, self._angles = own, source, angles
+        self._distances, self._past = distances, past
         self.block_calls = 0
         """Blocks entered so far, for architectures that call the same module several times."""
+        self._first: int | None = None
+
+    def first_block(self, block: nn.Module) -> bool:
+        """Whether a block is the first that was entered; also when gradient checkpointing enters it
+        again.
+        """
+        if self._first is None:
+            self._first = id(block)
+        return self._first == id(block)
 
     def fill_slot(self, point: InsertionPoint) -> None:
-        """Put the encodings of a projection's sites into its slot."""
-        slot: Any = point.projection.slot  # type: ignore[union-attr]
-        if self._rotation is not None:
-            thirds = tuple("qkv".index(letter) for letter in point.letters) if point.fused else ()
-            slot.put(None, (self._rotation.cosine, self._rotation.sine, thirds))
+        """Fill the slot of a projection with its encodings and rotation, or that of a
+        self-attention with its vectors.
+        """
+        slot: Any = point.module.slot  # type: ignore[union-attr]
+        if point.attention is not None:
+            slot.put(AttentionInput(self._distances[point.first_site], self._past))
             return
+        rotation = None
+        if self._angles is not None and point.rotated:
+            rotation = HeadRotation(*self._angles, point.rotated, point.fused)
+        bias = self._bias(point)
+        slot.put(None if bias is None and rotation is None else (bias, rotation))
+
+    def _bias(self, point: InsertionPoint) -> Tensor | None:
         encodings = self._source if point.tokens == "source" else self._own
-        if encodings is None:
-            return
-        if not point.fused:
-            slot.put(encodings.at_site(point.first_site), None)
-            return
-        by_letter = {
-            letter: encodings.at_site(site)
-            for site, letter in enumerate(point.letters, point.first_site)
-        }
-        zeros = torch.zeros_like(next(iter(by_letter.values()))) if len(by_letter) < 3 else None
-        parts: list[Any] = [by_letter.get(letter, zeros) for letter in "qkv"]
-        slot.put(torch.cat(parts, -1), None)
+        if encodings is None or not point.letters:
+            return None
+        if point.fused is None:
+            encoding = encodings.at_site(point.first_site)
+            return encoding if point.grouped is None else point.grouped.spread(encoding)
+        return point.fused.join(
+            {
+                letter: encodings.at_site(site)
+                for site, letter in enumerate(point.letters, point.first_site)
+            }
+        )
 
     def add_to_input(self, point: InsertionPoint, hidden: Tensor) -> Tensor:
         """Add the encodings of a site to the hidden states that enter a block."""

@@ -37,6 +37,7 @@ class TokenPositions:
         is_token: which [B, L] are tokens; the others are padding.
         shared_range: the same positions as a range, where all rows are known to agree; cheaper to
             look up.
+        one_per_token: there is a time for every token, in order; cheaper to look up.
     """
 
     index: IndexRange | Tensor
@@ -44,6 +45,7 @@ class TokenPositions:
     times: Tensor | None = None
     is_token: Tensor | None = None
     shared_range: IndexRange | None = None
+    one_per_token: bool = False
 
     @property
     def length(self) -> int:
@@ -92,11 +94,6 @@ def check_custom_times(times: Any, name: str) -> Tensor | None:
     """Check times passed to `Attachment.at`; return them as float64 [1 or B, T]."""
     if times is None:
         return None
-    if isinstance(times, Tensor) and times.requires_grad:
-        raise ArgumentError(
-            f"`{name}` must not require gradients, but do; to learn times, call "
-            "attachment.encoder(times)."
-        )
     checked = check_times(times, name=name)
     if checked.dim() > 2 or checked.dim() == 0:
         raise ArgumentError(
@@ -129,9 +126,15 @@ def at_custom_times(
         )
     missing = first + length - num_times
     if missing > 0:
-        steps = torch.arange(1, missing + 1, dtype=torch.float64) * delta
+        steps = torch.arange(1, missing + 1, dtype=torch.float64, device=times.device) * delta
         times = torch.cat((times, times[:, -1:] + steps), 1)
     times = times[:, first : first + length]
+    if times.requires_grad:  # every token keeps its own time, through which gradients flow
+        index = torch.arange(rows * length).view(rows, length)
+        if rows in (1, batch):
+            return TokenPositions(index, None, times.reshape(-1), one_per_token=True)
+        index = index.repeat_interleave(batch // rows, 0)
+        return TokenPositions(index, None, times.reshape(-1))
     unique, index = torch.unique(times, return_inverse=True)
     if rows > 1 and batch > rows:
         index = index.repeat_interleave(batch // rows, 0)
@@ -184,10 +187,12 @@ def number_tokens(
         return None
     length, device = (tokens.shape[-1] if ids is not None else tokens.shape[1]), tokens.device
     past = cached_length(arguments)
-    if by_mask:
-        return count_mask(arguments.get("attention_mask"), length, past, device)
     position_ids = arguments.get("position_ids")
-    if numbering == "position_ids" and position_ids is not None:
+    given = position_ids is not None and numbering in ("position_ids", "mask")
+    if by_mask or (numbering == "mask" and not given):
+        return count_mask(arguments.get("attention_mask"), length, past, device)
+    if given:
+        assert position_ids is not None
         return TokenPositions(_check_position_ids(position_ids), None)
     if numbering == "padding" and position_ids is not None:
         return _from_table_rows(position_ids, ids, arguments.get("attention_mask"), padding, past)

@@ -1,16 +1,24 @@
-"""Encoders map times to encodings that are added (`Encoder`), or rotate q and k (`Rotary`)."""
+"""Encoders map times to encodings that are added (`Encoder`), rotate q and k (`Rotary`), or add
+vectors for distances inside self-attention (`Relative`).
+"""
 
 from ..errors import ArgumentError
+from ..ode import Pieces as Pieces
 from .base import Encoder as Encoder
 from .base import EncoderConfig as EncoderConfig
 from .flow import Flow as Flow
 from .flow import FlowConfig as FlowConfig
+from .fourier import Fourier as Fourier
+from .fourier import FourierConfig as FourierConfig
 from .learned import Learned as Learned
 from .learned import LearnedConfig as LearnedConfig
 from .nothing import NoPosition as NoPosition
 from .nothing import NoPositionConfig as NoPositionConfig
 from .recurrent import Recurrent as Recurrent
 from .recurrent import RecurrentConfig as RecurrentConfig
+from .relative import DistanceVectors as DistanceVectors
+from .relative import Relative as Relative
+from .relative import RelativeConfig as RelativeConfig
 from .rotary import Rotary as Rotary
 from .rotary import RotaryConfig as RotaryConfig
 from .sinusoidal import Sinusoidal as Sinusoidal
@@ -19,9 +27,11 @@ from .sinusoidal import SinusoidalConfig as SinusoidalConfig
 ENCODER_CONFIGS: dict[str, type[EncoderConfig]] = {
     "flow": FlowConfig,
     "sinusoidal": SinusoidalConfig,
+    "fourier": FourierConfig,
     "learned": LearnedConfig,
     "recurrent": RecurrentConfig,
     "rotary": RotaryConfig,
+    "relative": RelativeConfig,
     "none": NoPositionConfig,
 }
 """Settings of each encoder by its kind, the name in config files and saved folders."""

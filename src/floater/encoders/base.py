@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ..config import Config, Positive
 from ..errors import ArgumentError, LengthError, TimesError
+from ..ode import Pieces
 from ..room import check_memory
 from ..times import DELTA, check_times, nearest_positions, uniform
 
@@ -28,6 +30,14 @@ class EncoderConfig(Config, ABC):
             dim: size of an encoding.
             blocks: number of the block that each site belongs to, from 1.
         """
+
+    def fitted(self, positions: int | None) -> EncoderConfig:
+        """Return these settings with what a model determines written out.
+
+        Args:
+            positions: largest number of positions of the model; None if it has no limit.
+        """
+        return self
 
 
 class Encoder(nn.Module, ABC):
@@ -57,8 +67,16 @@ class Encoder(nn.Module, ABC):
         encodings: Tensor = self(uniform(length, self.delta))
         return encodings
 
+    def pieces(self, end: float) -> Pieces | None:
+        """Return the encodings up to a time as polynomials, [steps, degree + 1, sites, dim], for
+        encoders that have them; they serve many single times at once.
+        """
+        return None
+
     def check_length(self, length: int) -> None:
         """Raise if this machine does not have enough memory for a table of this length."""
+        if torch.compiler.is_compiling():  # a length may be a symbol, which has no value yet
+            return
         check_memory(
             length * self.sites * self.dim * 4,
             f"A table of {length:,} positions, {self.sites} sites and {self.dim} dimensions",
@@ -78,11 +96,17 @@ class Encoder(nn.Module, ABC):
 def to_index(times: Tensor, delta: float, kind: str) -> Tensor:
     """Return the integer positions t/Δ, for encoders that are defined only there."""
     checked = check_times(times)
+    if checked.requires_grad:
+        raise TimesError(
+            f"`times` must not require gradients for the {kind} encoder, which is defined at "
+            "multiples of Δ only, but do; only flow, sinusoidal, fourier and rotary encoders have "
+            "gradients in the times."
+        )
     index, off_grid = nearest_positions(checked, delta)
     if bool(off_grid.any()):
         raise TimesError(
             f"`times` must be multiples of Δ = {delta:g} for the {kind} encoder, but contain "
-            f"{checked[off_grid][0].item():g}; only flow, sinusoidal and rotary encoders support "
-            "times in between."
+            f"{checked[off_grid][0].item():g}; only flow, sinusoidal, fourier and rotary "
+            "encoders support times in between."
         )
     return index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -12,17 +13,23 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..config import NotNegative, Positive, PositiveInt
-from ..dynamics import ActivationName, MLPDynamics
+from ..dynamics import REACH, ActivationName, MLPDynamics
 from ..errors import ArgumentError
-from ..ode import RK4, Dopri5, Midpoint, Solver, Trajectory, outside_graphs
+from ..ode import RK4, Dopri5, Midpoint, Pieces, Solver, Trajectory, outside_graphs
 from ..times import check_times
 from .base import Encoder, EncoderConfig
+
+LENGTH = 512
+"""Largest `length` that a config takes over from a model; longer models see most inputs far from
+their limit.
+"""
 
 
 class FlowConfig(EncoderConfig):
     """Settings of :class:`Flow`.
 
-    With the defaults, a new encoder is exactly zero and learns from the first step on.
+    With the defaults, a new encoder is exactly zero and learns from the first step on, at a pace
+    that suits a pretrained model. To train a model from scratch, use `pace="free"`.
     """
 
     hidden: PositiveInt | None = None
@@ -32,11 +39,26 @@ class FlowConfig(EncoderConfig):
     zero_init: bool = True
     """Start with h ≡ 0 (the last layer is zero), so that a pretrained model is unchanged."""
     init_scale: NotNegative = 0.5
-    """Scale of the other initial weights of h."""
+    """Scale of the other initial weights of h; with the safe pace, of the last layer alone."""
     initial_scale: NotNegative = 0.0
     """Standard deviation of the initial p(start); 0 starts at the origin."""
     horizon: Positive | None = None
     """T of a bounded view of time: h sees T·tanh(t/T). By default it sees t itself."""
+    pace: Literal["safe", "free"] = "safe"
+    """How fast training moves the encodings. "safe": by a bounded multiple of the learning rate per
+    update (see docs/choose.md), whatever the width and Δ. "free": h without any scaling, as in the
+    paper; the pace grows with the width and with the square of the length. Small models that are
+    trained from scratch need it, long inputs of pretrained models do not bear it.
+    """
+    length: PositiveInt | None = None
+    """Number of positions within which the pace is safe. Default: the number of positions of the
+    model it is attached to, at most 512.
+    """
+    reach: Positive = REACH
+    """With the safe pace: how far an update moves the encoding at `length`, in learning rates; the
+    bound is 2.5 times that. A larger reach learns faster and first forgets more of a pretrained
+    model.
+    """
     pull: NotNegative = 0.0
     """Rate at which h draws p back to the origin; with a horizon, p(t) then comes to rest."""
     solver: Literal["dopri5", "rk4", "midpoint"] = "dopri5"
@@ -62,6 +84,8 @@ class FlowConfig(EncoderConfig):
             zero_init=self.zero_init,
             horizon=self.horizon,
             pull=self.pull,
+            span=(self.length or LENGTH) * self.delta if self.pace == "safe" else None,
+            reach=self.reach,
         )
         return Flow(
             dynamics,
@@ -70,7 +94,14 @@ class FlowConfig(EncoderConfig):
             solver=self._solver(),
             initial_scale=self.initial_scale,
             keep_for=self.keep_for,
+            # a pull would draw paths away from their origins
+            origin_scale=1.0 if self.pace == "safe" and not self.pull else 0.0,
         )
+
+    def fitted(self, positions: int | None) -> FlowConfig:
+        if self.pace == "free" or self.length is not None:
+            return self
+        return self.model_copy(update={"length": min(positions or LENGTH, LENGTH)})
 
     def _solver(self) -> Solver:
         if self.solver == "dopri5":
@@ -85,6 +116,10 @@ class Flow(Encoder):
     bit for bit with those the solution belongs to. Each call creates a new autograd node, so that
     micro-batches can be accumulated: one solve, and one reverse sweep per backward pass.
 
+    With `origin_scale` > 0 each site has a fixed random origin o: its path starts at o + p(start),
+    and its encodings are p(t) - o. Then h tells the sites apart from the first update on, although
+    all encodings start at zero.
+
     Args:
         dynamics: h, any module with `forward(t, p)` and an attribute `dim`.
         sites: number of starting points.
@@ -92,7 +127,10 @@ class Flow(Encoder):
         solver: the method and its step rule.
         initial_scale: standard deviation of the initial p(start).
         keep_for: number of optimiser steps that share a solution.
+        origin_scale: standard deviation of the origins.
     """
+
+    origins: Tensor | None
 
     def __init__(
         self,
@@ -103,6 +141,7 @@ class Flow(Encoder):
         solver: Solver,
         initial_scale: float = 0.0,
         keep_for: int = 1,
+        origin_scale: float = 0.0,
     ) -> None:
         dim = getattr(dynamics, "dim", None)
         if not isinstance(dim, int):
@@ -116,6 +155,8 @@ class Flow(Encoder):
         self.initial = nn.Parameter(torch.zeros(sites, dim))
         if initial_scale:
             nn.init.normal_(self.initial, std=initial_scale)
+        origins = origin_scale * torch.randn(sites, dim) if origin_scale else None
+        self.register_buffer("origins", origins)
         self.solves = 0
         self._solution: _Solution | None = None
         # With keep_for > 1: the solution that training steps share, and how many there were.
@@ -132,20 +173,47 @@ class Flow(Encoder):
     @outside_graphs
     def _encode(self, times: Tensor) -> Tensor:
         with _lock:
-            return self._encoded(check_times(times))
+            states = self._encoded(check_times(times))
+        if self.origins is None:
+            return states
+        return (states - self.origins.to(states.dtype)).to(self.initial.dtype)
+
+    @outside_graphs
+    def pieces(self, end: float) -> Pieces | None:
+        if self.initial.dtype not in (torch.float32, torch.float64):
+            return None
+        with _lock:
+            solution, learns = self._current([*self.parameters(), *self.buffers()])
+            pieces = solution.trajectory.pieces(end)
+        coefficients = pieces.coefficients if learns else pieces.coefficients.detach()
+        if self.origins is not None:
+            start = coefficients[:, :1] - self.origins.to(coefficients.dtype)
+            coefficients = torch.cat((start, coefficients[:, 1:]), 1)
+        return replace(pieces, coefficients=coefficients)
+
+    def start(self) -> Tensor:
+        """Return the states [sites, dim] at which the paths start."""
+        if self.origins is None:
+            return self.initial
+        with torch.enable_grad():  # a solution may serve later calls that need gradients
+            half = self.initial.dtype in (torch.float16, torch.bfloat16)
+            dtype = torch.float32 if half else self.initial.dtype
+            return self.initial.to(dtype) + self.origins.to(dtype)
 
     def _encoded(self, times: Tensor) -> Tensor:
-        tensors = [*self.parameters(), *self.buffers()]
-        if self.keep_for > 1 and self.training:
-            if (
-                self._shared is None
-                or not self._shared.serves(tensors)
-                or self._age >= self.keep_for
-            ):
-                self._shared, self._age = self._exact(tensors), 0
-            encodings = self._shared.trajectory(times)
-            return encodings if self._shared.equals(tensors) else encodings.detach()
-        return self._exact(tensors).trajectory(times)
+        solution, learns = self._current([*self.parameters(), *self.buffers()])
+        encodings = solution.trajectory(times)
+        return encodings if learns else encodings.detach()
+
+    def _current(self, tensors: list[Tensor]) -> tuple[_Solution, bool]:
+        """Return the solution to use, and whether it is that of the current weights, so that these
+        get a gradient.
+        """
+        if self.keep_for == 1 or not self.training:
+            return self._exact(tensors), True
+        if self._shared is None or not self._shared.serves(tensors) or self._age >= self.keep_for:
+            self._shared, self._age = self._exact(tensors), 0
+        return self._shared, self._shared.equals(tensors)
 
     def count_step(self, parameter_ids: Set[int]) -> None:
         """Count an optimiser step on the parameters with these ids, if some belong to this flow."""
@@ -217,9 +285,10 @@ class _Solution:
     def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
         self._tensors = tensors
         self.weights = [tensor.detach().clone() for tensor in tensors]
+        self._initial, self._start = flow.initial, flow.start()
         self.trajectory = Trajectory(
             flow.dynamics,
-            flow.initial,
+            self._start,
             solver=flow.solver,
             gradient="discrete",
             start=0.0,
@@ -234,6 +303,8 @@ class _Solution:
         Gradients must also be available for those that require them.
         """
         if not self.trajectory.unchanged:  # also after an optimiser step of length zero
+            return False
+        if self._start.requires_grad != self._initial.requires_grad:
             return False
         return len(tensors) == len(self.weights) and all(
             tensor is original

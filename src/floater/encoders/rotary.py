@@ -50,10 +50,13 @@ class Rotary(nn.Module):
 
     def angles(self, times: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosine and sine [..., length, dim/2] of the angles at `times`, float64."""
-        half = torch.arange(self.dim // 2, dtype=torch.float64)
+        return self.angles_at_checked(check_times(times))
+
+    def angles_at_checked(self, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same for times, float64, that are known to be valid; graphs can hold it."""
+        half = torch.arange(self.dim // 2, dtype=torch.float64, device=times.device)
         frequencies = self.config.base ** (-2 * half / self.dim)
-        checked = check_times(times)
-        phase = (checked / self.delta).unsqueeze(-1) * frequencies.to(checked.device)
+        phase = (times / self.delta).unsqueeze(-1) * frequencies
         return phase.cos(), phase.sin()
 
 

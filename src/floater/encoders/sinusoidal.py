@@ -52,12 +52,13 @@ class Sinusoidal(Encoder):
         # Phases are float64 whatever the model's type; the CPU computes them for MPS.
         device = self.like.device if self.like.device.type != "mps" else torch.device("cpu")
         index = check_times(times).to(device) / self.delta
-        waves = self._waves(index).unsqueeze(-2).expand(*index.shape, self.sites, self.dim)
+        waves = self._waves(index).unsqueeze(-2)
         if self.config.block_term:
             waves = waves + self._waves(
                 torch.tensor(self.blocks, dtype=torch.float64, device=device)
             )
-        return waves.to(self.like)
+        # all sites share what is the same for them
+        return waves.to(self.like).expand(*index.shape, self.sites, self.dim)
 
     def _waves(self, index: Tensor) -> Tensor:
         phase = index.unsqueeze(-1) * sinusoid_frequencies(self.dim, self.config.base).to(

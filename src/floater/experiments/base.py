@@ -48,7 +48,7 @@ class Item(ABC):
     name: str
     title: str
     trains: str | None = None
-    """What it trains at the scale paper; None if it trains nothing."""
+    """What it trains on GPUs at the scale paper; None if nothing."""
 
     @abstractmethod
     def reproduce(self, request: ReproductionRequest) -> Results:
@@ -66,7 +66,7 @@ class Item(ABC):
 class TrainingItem(Item):
     """An item that compares trained models."""
 
-    trains = "Transformer-base"
+    trains: str | None = "Transformer-base"
     variants: tuple[Variant, ...]
     sources: Sources
     apart = False

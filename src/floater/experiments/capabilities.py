@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 from ..encoders import (
     Encoder,
@@ -13,6 +14,8 @@ from ..encoders import (
     LearnedConfig,
     NoPositionConfig,
     RecurrentConfig,
+    Relative,
+    RelativeConfig,
     SinusoidalConfig,
 )
 from ..errors import ArgumentError, LengthError
@@ -21,9 +24,12 @@ from .base import Item, ReproductionRequest
 from .parameter_counts import shared_parameters
 
 TRAINED_LENGTH = 64
+HEADS = 8
+"""Relative positions have the size of a head; Transformer-base has 8 heads."""
 TABLE_1 = {
     "Sinusoidal": "yes, no, yes",
     "Learned table": "no, yes, no",
+    "Relative": "no, yes, yes",
     "FLOATER (flow)": "yes, yes, yes",
 }
 """The rows of Table 1 of the paper that are measured here."""
@@ -48,12 +54,13 @@ def candidates(length: int) -> dict[str, EncoderConfig]:
         "Sinusoidal": SinusoidalConfig(),
         "Sinusoidal + block": SinusoidalConfig(block_term=True),
         "Learned table": LearnedConfig(max_length=length),
+        "Relative": RelativeConfig(),
         "RNN, 1 layer, scalar": RecurrentConfig(),
         "RNN, 2 layers, scalar": RecurrentConfig(layers=2),
         "RNN, 1 layer, vector": RecurrentConfig(input="vector"),
         "RNN, 2 layers, vector": RecurrentConfig(layers=2, input="vector"),
         "No position": NoPositionConfig(),
-        "FLOATER (flow)": FlowConfig(zero_init=False, initial_scale=0.02),
+        "FLOATER (flow)": FlowConfig(pace="free", zero_init=False, initial_scale=0.02),
     }
 
 
@@ -76,35 +83,48 @@ def check(name: str, sites: int, dim: int, length: int) -> Capability:
         name=name,
         inductive=_covers(encoder, 2 * length),
         data_driven=_learns(encoder, length),
-        parameter_efficient=larger.num_parameters() == encoder.num_parameters(),
-        parameters=encoder.num_parameters(),
+        parameter_efficient=_count(larger) == _count(encoder),
+        parameters=_count(encoder),
         shared_parameters=shared_parameters(encoder),
     )
 
 
-def _build(config: EncoderConfig, sites: int, dim: int) -> Encoder:
-    encoder = config.build(sites, dim)
+def _build(config: EncoderConfig, sites: int, dim: int) -> nn.Module:
+    return config.build(sites, dim // HEADS if isinstance(config, RelativeConfig) else dim)
+
+
+def _count(encoder: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in encoder.parameters())
+
+
+def _outputs(encoder: nn.Module, length: int) -> Tensor:
+    """What an encoder gives at each site: encodings of `length` positions, or self-attention over
+    as many tokens.
+    """
+    if isinstance(encoder, Relative):
+        query, key, value = torch.randn(3, 1, 1, length, encoder.dim)
+        return torch.stack([encoder(site, query, key, value) for site in range(encoder.sites)])
     assert isinstance(encoder, Encoder)
-    return encoder
+    return encoder.table(length)
 
 
 @torch.no_grad()
-def _covers(encoder: Encoder, length: int) -> bool:
-    """Whether all positions below `length` have a finite encoding."""
+def _covers(encoder: nn.Module, length: int) -> bool:
+    """Whether the outputs for `length` positions exist and are finite."""
     try:
-        return bool(torch.isfinite(encoder.table(length)).all())
+        return bool(torch.isfinite(_outputs(encoder, length)).all())
     except LengthError:
         return False
 
 
-def _learns(encoder: Encoder, length: int) -> bool:
+def _learns(encoder: nn.Module, length: int) -> bool:
     """Whether there are parameters, and all of them receive a gradient that is not zero."""
     parameters = list(encoder.parameters())
     if not parameters:
         return False
-    table = encoder.table(length)
+    outputs = _outputs(encoder, length)
     gradients = torch.autograd.grad(
-        (table * torch.randn_like(table)).sum(), parameters, allow_unused=True
+        (outputs * torch.randn_like(outputs)).sum(), parameters, allow_unused=True
     )
     return all(gradient is not None and bool(gradient.any()) for gradient in gradients)
 
@@ -152,7 +172,10 @@ def capability_table(dim: int, length: int = TRAINED_LENGTH) -> Table:
         note=(
             f"6 sites of {dim} dimensions. Inductive: covers twice {length} positions; "
             "data-driven: every parameter receives a gradient; parameter-efficient: no more "
-            "parameters for twice the length; of the dynamics: without the initial values p(0)."
+            "parameters for twice the length; of the dynamics: without the initial values p(0). "
+            f"Relative positions have {HEADS} heads and K = {RelativeConfig().distance}; they "
+            "cover any length, but all distances past K share a vector, and the paper does not "
+            "count them as inductive."
         ),
         columns=[
             "encoding",

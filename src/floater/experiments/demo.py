@@ -24,15 +24,17 @@ from . import capabilities, heatmaps, pretrained
 from .result_tables import by_length, fact, length_bins, score, show
 from .s2l import leaders, twice_table
 from .scheduler import Runs, run_all
+from .series import PHASE_UPDATES, real_times
 from .step_timing import Cost, step_costs
 from .variants import Variant, embedded
 
 VARIANTS = [
     Variant("sinusoidal", "sinusoidal"),
-    Variant("flow-blocks", "flow"),
-    Variant("learned", "learned"),
-    Variant("recurrent", "recurrent"),
+    Variant("rotary", "rotary"),
+    Variant("sinusoidal-stretch", "sinusoidal, stretched"),
+    Variant("flow-stretch", "flow, stretched"),
 ]
+"""The last one is the recommended flow."""
 SEED = 0
 EDGES = [40, 60, 80, 120]
 """Edges of the bins of source length; training sources are shorter than the first edge."""
@@ -47,7 +49,7 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
             "embedded": {
                 "train": {"pairs": 20_000, "longest": MAX_TRAIN_ITEMS},
                 "valid": {"pairs": 50, "longest": MAX_TRAIN_ITEMS},
-                "test": {"pairs": 320, "longest": MAX_TEST_ITEMS},
+                "test": {"pairs": 640, "longest": MAX_TEST_ITEMS},
             },
             "max_source_tokens": EDGES[0] - 1,
         },
@@ -71,7 +73,7 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
 def demo(
     out: Path, console: Console, *, updates: int, rounds: int, workers: int, again: bool
 ) -> Results:
-    """Train, test, time, attach to a pretrained model, draw figures, and write a report.
+    """Train short and test long, use real times, attach to a pretrained model, and write a report.
 
     Args:
         out: folder for runs, figures and the report.
@@ -92,19 +94,30 @@ def demo(
         f"updates each, {workers} at the same time, then a test on lists of up to "
         f"{MAX_TEST_ITEMS} items."
     )
-    _print_step(console, "1. Training", text)
+    _print_step(console, "1. Any length:", text)
     runs = run_all(VARIANTS, settings_by_key, [SEED], out, workers=workers, console=console)
-    _print_step(console, "2. Timing", "updates of all models in alternation, in one process.")
     configs = {key: TranslationConfig(**settings) for key, settings in settings_by_key.items()}
     costs = step_costs(configs, runs[VARIANTS[0].key][0], rounds=rounds, console=console)
-    results = _results(runs, costs)
-    _print_step(console, "3. Results", "")
-    show(results, console)
-    _print_step(console, "4. Attaching", "a flow to a pretrained model.")
+    lengths = _results(runs, costs)
+    show(lengths, console)
+    text = (
+        "two small models on waves that only real times tell apart, on real times and on indices."
+    )
+    _print_step(console, "2. Any spacing:", text)
+    spacing, timed = real_times(out, console, updates=min(updates, PHASE_UPDATES), workers=workers)
+    show(Results(item="demo", scale="smoke", title=spacing.title, tables=[spacing]), console)
+    _print_step(console, "3. Any model:", "a flow attached to a pretrained model.")
     line = _attach_to_pretrained(rounds, console)
     print_text(console, f"   {line}", wrap=True)
-    results = results.model_copy(update={"summary": [*results.summary, line]})
-    _print_step(console, "5. Drawing", "")
+    results = lengths.model_copy(
+        update={
+            "headline": [*lengths.headline, _spacing_line(spacing)],
+            "summary": [*lengths.summary, line],
+            "tables": [*lengths.tables, spacing],
+            "runs": [*lengths.runs, *(run.path.name for run in timed)],
+        }
+    )
+    _print_step(console, "4. Drawing", "")
     _draw(results, runs, out, console)
     results.write(out)
     write_report([out], out / "report.html", title="FLOATER: the demo")
@@ -147,8 +160,8 @@ def _shorten(text: str, width: int = 110) -> str:
 
 def _remove_runs(out: Path) -> None:
     """Remove the runs of an earlier demo, and nothing else."""
-    for variant in VARIANTS:
-        folder = out / f"{variant.key}-seed{SEED}"
+    for key in (*(variant.key for variant in VARIANTS), "flow-input", "flow-index"):
+        folder = out / f"{key}-seed{SEED}"
         if folder.exists():
             if not (folder / CONFIG).is_file():
                 raise RunError(
@@ -192,6 +205,7 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         item="demo",
         scale="smoke",
         title="Short to long on numbers, dates and times",
+        headline=_headline(runs),
         tables=[table, twice_table(VARIANTS, runs), capabilities.capability_table(64)],
         figures=[
             by_length(VARIANTS, runs, "bleu", "BLEU by source length", "BLEU"),
@@ -199,6 +213,32 @@ def _results(runs: Runs, costs: dict[str, Cost]) -> Results:
         ],
         summary=summary,
         runs=[run.path.name for (run,) in runs.values()],
+    )
+
+
+def _headline(runs: Runs) -> list[str]:
+    """What the runs say about longer inputs, in two sentences of numbers."""
+    near, *_, far, _ = length_bins(runs)
+    usual, best = VARIANTS[0], VARIANTS[-1]
+
+    def bleu(variant: Variant, label: str) -> str:
+        value = score(runs[variant.key][0], "bleu", label)
+        return "–" if value is None else f"{value:.0f}"
+
+    return [
+        f"Trained on fewer than {EDGES[0]} tokens and tested on {far}, a flow with times stretched "
+        f"while training translates with BLEU {bleu(best, far)}. The sinusoid of the original "
+        f"Transformer, trained as usual, has {bleu(usual, far)}.",
+        f"At the lengths of training ({near} tokens) they have {bleu(best, near)} and "
+        f"{bleu(usual, near)}.",
+    ]
+
+
+def _spacing_line(table: Table) -> str:
+    real, index = (f"{row[1]:.0f}" if isinstance(row[1], float) else "–" for row in table.rows)
+    return (
+        f"On waves sampled at irregular times, a flow on the real times is right in {real} %, and "
+        f"on indices in {index} %, where chance is 50 %."
     )
 
 
@@ -228,6 +268,10 @@ def _attach_to_pretrained(rounds: int, console: Console) -> str:
 
 def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
     figure = line_chart(results.figures[0], out / "short-to-long.png")
-    tables = {variant.name: heatmaps.first_site(runs[variant.key][0].path) for variant in VARIANTS}
+    tables = {
+        variant.name: heatmaps.first_site(runs[variant.key][0].path)
+        for variant in VARIANTS
+        if variant.key != "rotary"  # rotates queries and keys, and has no encodings to draw
+    }
     maps = heatmaps.draw(tables, out / "encodings.png", "Trained position encodings (first site)")
     print_text(console, f"   short to long: {figure}\n   heat maps of the encodings: {maps}")

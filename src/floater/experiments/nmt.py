@@ -24,6 +24,9 @@ class TranslationTable(TrainingItem):
         Variant("learned-blocks", "learned table, all blocks", paper={"BLEU": 26.9}),
         Variant("flow", "flow, input", paper={"BLEU": 28.3}),
         Variant("flow-blocks", "flow, all blocks", paper={"BLEU": 28.6}),
+        Variant("relative", "relative"),
+        Variant("rotary", "rotary"),
+        Variant("rotary-flow", "rotary + flow, q, k, v"),
         Variant("flow-qkv", "flow, q, k, v, warm-started", after="sinusoidal"),
         Variant("sinusoidal-more", "sinusoidal, trained longer", after="sinusoidal"),
     )

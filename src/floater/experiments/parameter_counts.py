@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, RobertaConfig
 
-from ..attachments import attach, attachment
+from ..attachments import attachment
 from ..attachments.layouts import base_of
-from ..encoders import Encoder, Flow, Recurrent
+from ..encoders import Flow, Recurrent
 from ..errors import ConfigError
 from ..runs.results import Cell, Paper, Table
 from ..tasks.translation.config import TranslationConfig
@@ -64,8 +64,7 @@ def build_pretrained(
         setattr(config, key, value)
     with torch.device("meta"):
         model: nn.Module = task.auto_class.from_config(config)
-        if positions.encoder is not None:
-            attach(model, positions.encoder, sites=positions.sites, positions=positions.own)
+        positions.attach(model)
     return model
 
 
@@ -123,17 +122,17 @@ def _counts(model: nn.Module) -> list[Cell]:
         inside,
         sum(parameter.numel() for parameter in model.parameters()) - inside - positions,
         positions,
-        shared_parameters(encoder) if isinstance(encoder, Encoder) else 0,
+        0 if encoder is None else shared_parameters(encoder),
     ]
 
 
-def shared_parameters(encoder: Encoder) -> int:
+def shared_parameters(encoder: nn.Module) -> int:
     """Number of parameters without the initial values p(0), as the paper counts."""
     if isinstance(encoder, Flow):
         return encoder.dynamics_parameters()
     if isinstance(encoder, Recurrent):
         return encoder.cell_parameters()
-    return encoder.num_parameters()
+    return sum(parameter.numel() for parameter in encoder.parameters())
 
 
 class _VocabularySize(SimpleNamespace):
@@ -179,7 +178,7 @@ def translation_sizes(
                 f"{size['layers']}+{size['layers']} × {size['dim']}",
                 sum(parameter.numel() for parameter in model.parameters()),
                 position_parameters(model),
-                shared_parameters(encoder) if isinstance(encoder, Encoder) else 0,
+                0 if encoder is None else shared_parameters(encoder),
                 published.get(name),
                 f"{training.updates:,} × {training.batch_tokens * training.accumulate:,} tokens",
             ]

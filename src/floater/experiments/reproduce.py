@@ -17,12 +17,15 @@ from ..runs.results import Results
 from ..training.process import on_cpu
 from .base import Item, ReproductionRequest
 from .capabilities import Capabilities
+from .documents import DocumentsTable
 from .efficiency import Efficiency
+from .events import EventsTable
 from .heatmaps import HeatMaps
 from .nmt import TranslationTable
 from .result_tables import show
 from .rnn import RecurrentTable
-from .s2l import ShortToLong
+from .s2l import AnyLength, ShortToLong
+from .series import SeriesTable
 from .understanding import GlueTable, RaceTable, SquadTable
 from .variants import SCALES, Scale
 
@@ -35,9 +38,13 @@ ITEMS: dict[str, Item] = {
         RaceTable(),
         SquadTable(),
         ShortToLong(),
+        AnyLength(),
         RecurrentTable(),
         HeatMaps(),
         Efficiency(),
+        SeriesTable(),
+        EventsTable(),
+        DocumentsTable(),
     )
 }
 """Everything that can be reproduced. To add an item, write a file and list it here."""

@@ -134,10 +134,10 @@ def against(base: RunFolder, other: RunFolder) -> str:
 
 
 def show(results: Results, console: Console) -> None:
-    """Print tables and summary."""
+    """Print tables, headline and summary."""
     for table in results.tables:
         _show_table(table, console)
-    for line in results.summary:
+    for line in [*results.headline, *results.summary]:
         print_text(console, line, wrap=True)
 
 
@@ -198,16 +198,17 @@ def cell_text(cell: object) -> str:
     if cell is None:
         return "–"
     if isinstance(cell, Mean):
-        text = _number(cell.mean)
-        return text if cell.deviation is None else f"{text} ± {_number(cell.deviation)}"
+        text = _number(cell.mean, cell.digits)
+        spread = cell.deviation
+        return text if spread is None else f"{text} ± {_number(spread, cell.digits)}"
     if isinstance(cell, Paper):
         return f"[{_number(cell.paper)}]"
     return _number(cell) if isinstance(cell, int | float) else str(cell)
 
 
-def _number(value: float) -> str:
+def _number(value: float, digits: int = 2) -> str:
     whole = isinstance(value, int) or (value.is_integer() and abs(value) >= 1000)
-    return f"{int(value):,}" if whole else f"{value:.2f}"
+    return f"{int(value):,}" if whole else f"{value:.{digits}f}"
 
 
 def verdict(

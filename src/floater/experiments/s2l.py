@@ -1,4 +1,6 @@
-"""Figure 3 of the paper, short to long: trained on short sentences, tested on much longer ones."""
+"""Trained on short sentences, tested on much longer ones: Figure 3 of the paper on real text, and
+the same on the embedded corpus.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,15 @@ from .variants import HOUR, Sources, Variant
 _LABELED_METRICS = (("bleu", "BLEU"), ("chrf", "chrF"), ("exact", "Exact match, %"))
 
 
+STRETCHED = (
+    Variant("sinusoidal-stretch", "sinusoidal, stretched"),
+    Variant("rotary-stretch", "rotary, stretched"),
+    Variant("rotary-flow-stretch", "rotary + flow, stretched"),
+    Variant("flow-stretch", "flow, stretched"),
+)
+"""Rows whose times are stretched at random while training."""
+
+
 class ShortToLong(TrainingItem):
     """BLEU by source length."""
 
@@ -19,13 +30,16 @@ class ShortToLong(TrainingItem):
     sources = Sources(
         "translation/s2l/{key}.yaml", "translation/wmt14/s2l/{key}.yaml", hurried=HOUR
     )
-    variants = (
+    variants: tuple[Variant, ...] = (
         Variant("sinusoidal", "sinusoidal"),
         Variant("learned", "learned table, clamped"),
         Variant("recurrent", "recurrent"),
+        Variant("relative", "relative"),
         Variant("rotary", "rotary"),
+        Variant("rotary-flow", "rotary + flow, q, k, v"),
         Variant("flow-blocks", "flow, all blocks"),
         Variant("flow-qkv-scratch", "flow, q, k, v"),
+        *STRETCHED,
     )
 
     def reproduce(self, request: ReproductionRequest) -> Results:
@@ -47,6 +61,16 @@ class ShortToLong(TrainingItem):
                 "summary": leaders(variants, runs, "bleu", "BLEU"),
             }
         )
+
+
+class AnyLength(ShortToLong):
+    """The same on the embedded corpus, which needs no files and trains within minutes."""
+
+    name = "lengths"
+    title = "Any length: lists of numbers, dates and times"
+    trains = None
+    sources = Sources("translation/numbers/{key}.yaml", "translation/numbers/{key}.yaml")
+    variants = tuple(variant for variant in ShortToLong.variants if variant.key != "flow-blocks")
 
 
 def length_table(variants: list[Variant], runs: Runs, metric: str, title: str, note: str) -> Table:

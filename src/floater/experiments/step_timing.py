@@ -109,7 +109,6 @@ class _Learner:
             config.model_copy(update={"init_from": None, "init_scale": None}), vocabulary
         ).train()
         self._model.label_smoothing = training.label_smoothing
-        self._model.jitter = config.positions.jitter
         if training.freeze_flow:
             freeze_flow(self._model)
         groups = parameter_groups(self._model, lr=training.lr, **training.groups())

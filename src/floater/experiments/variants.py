@@ -39,8 +39,12 @@ class Variant:
         return Paper(paper=self.paper[column]) if column in self.paper else None
 
 
-RANDOM_FLOW = {"kind": "flow", "zero_init": False, "initial_scale": 0.1}
+RANDOM_FLOW = {"kind": "flow", "pace": "free", "zero_init": False, "initial_scale": 0.1}
 """A flow whose encodings are not zero at the start of training."""
+FAR_FLOW = {**RANDOM_FLOW, "horizon": 20.0}
+"""The same with a bounded view of time, for inputs much longer than those of training."""
+STRETCH = {"stretch": 4.0}
+"""Random times while training: tokens up to four times as far apart."""
 EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "sinusoidal-blocks": {"encoder": {"kind": "sinusoidal", "block_term": True}, "sites": "blocks"},
@@ -61,11 +65,26 @@ EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
         "encoder": {"kind": "recurrent", "layers": 2, "input": "vector"},
         "sites": "blocks",
     },
+    "relative": {"encoder": {"kind": "relative", "init_std": 0.1}, "sites": "qkv"},
     "rotary": {"encoder": {"kind": "rotary"}, "sites": "qkv"},
+    "rotary-flow": {"rotary": True, "encoder": RANDOM_FLOW, "sites": "qkv"},
     "flow": {"encoder": RANDOM_FLOW, "sites": "input"},
     "flow-blocks": {"encoder": RANDOM_FLOW, "sites": "blocks"},
-    "flow-qkv": {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "keep"},
+    "flow-qkv": {"encoder": {"kind": "flow", "pace": "free"}, "sites": "qkv", "own": "keep"},
     "flow-qkv-scratch": {"encoder": RANDOM_FLOW, "sites": "qkv"},
+    "sinusoidal-stretch": {
+        "encoder": {"kind": "sinusoidal"},
+        "sites": "blocks",
+        "jitter": STRETCH,
+    },
+    "rotary-stretch": {"encoder": {"kind": "rotary"}, "sites": "qkv", "jitter": STRETCH},
+    "rotary-flow-stretch": {
+        "rotary": True,
+        "encoder": FAR_FLOW,
+        "sites": "qkv",
+        "jitter": STRETCH,
+    },
+    "flow-stretch": {"encoder": FAR_FLOW, "sites": "qkv", "jitter": STRETCH},
 }
 """`positions` of each variant at the scale smoke; at the other scales config files define them."""
 

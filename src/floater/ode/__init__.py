@@ -8,6 +8,7 @@ from .fields import Field as Field
 from .gradient_method import ProvidesField as ProvidesField
 from .kernel_field import fastest_mlp_field as fastest_mlp_field
 from .mlp_field import MLP as MLP
+from .pieces import Pieces as Pieces
 from .solve import Gradient as Gradient
 from .solve import Trajectory as Trajectory
 from .solve import outside_graphs as outside_graphs

@@ -386,6 +386,77 @@ WIDE static void mix(void *job, long number, long threads) {
     }
 }
 
+typedef struct {
+    Team team;
+    const float *weights;  /* [count, depth] */
+    const int64_t *places; /* number of the first of `depth` consecutive rows that each sum takes [count] */
+    float *rows;           /* [·, size], with `stride` elements between the starts of rows */
+    float *sums;           /* [count, size] */
+    long count, depth, size, stride;
+} Pick;
+
+/* The next sums that take the same rows, at most 4. */
+INLINE int alike(const Pick *p, long n) {
+    int count = 1;
+    while (count < 4 && n + count < p->count && p->places[n + count] == p->places[n]) count++;
+    return count;
+}
+
+/* R sums that take the same rows: sums[n + r] = sum_k weights[n + r, k] · rows[places[n] + k], over some columns. */
+#define PICK(R)                                                                                                         \
+    INLINE void pick##R(const Pick *p, long n, long first, long last) {                                                 \
+        const float *weights = p->weights + n * p->depth, *rows = p->rows + p->places[n] * p->stride;                   \
+        for (long i = first; i < last; i += 8) {                                                                        \
+            v8 sum[R];                                                                                                  \
+            for (int r = 0; r < R; r++) sum[r] = all(0.0f);                                                             \
+            for (long k = 0; k < p->depth; k++) {                                                                       \
+                v8 row = load(rows + k * p->stride + i);                                                                \
+                for (int r = 0; r < R; r++) sum[r] += all(weights[r * p->depth + k]) * row;                             \
+            }                                                                                                           \
+            for (int r = 0; r < R; r++) store(p->sums + (n + r) * p->size + i, sum[r]);                                 \
+        }                                                                                                               \
+    }                                                                                                                   \
+    /* The transpose: rows[places[n] + k] += sum_r weights[n + r, k] · sums[n + r]. */                                  \
+    INLINE void unpick##R(const Pick *p, long n, long first, long last) {                                               \
+        const float *weights = p->weights + n * p->depth;                                                               \
+        float *rows = p->rows + p->places[n] * p->stride;                                                               \
+        for (long i = first; i < last; i += 8) {                                                                        \
+            v8 sum[R];                                                                                                  \
+            for (int r = 0; r < R; r++) sum[r] = load(p->sums + (n + r) * p->size + i);                                 \
+            for (long k = 0; k < p->depth; k++) {                                                                       \
+                float *at = rows + k * p->stride + i;                                                                   \
+                v8 row = load(at);                                                                                      \
+                for (int r = 0; r < R; r++) row += all(weights[r * p->depth + k]) * sum[r];                             \
+                store(at, row);                                                                                         \
+            }                                                                                                           \
+        }                                                                                                               \
+    }
+PICK(1) PICK(2) PICK(3) PICK(4)
+
+WIDE static void pick(void *job, long number, long threads) {
+    Pick *p = job;
+    long first, last;
+    share(p->size, number, threads, &first, &last);
+    for (long n = 0, count; n < p->count; n += count) switch (count = alike(p, n)) {
+            case 1: pick1(p, n, first, last); break;
+            case 2: pick2(p, n, first, last); break;
+            case 3: pick3(p, n, first, last); break;
+            default: pick4(p, n, first, last);
+        }
+}
+
+WIDE static void unpick(void *job, long number, long threads) {
+    Pick *p = job;
+    long first, last;
+    share(p->size, number, threads, &first, &last);
+    for (long n = 0, count; n < p->count; n += count) switch (count = alike(p, n)) {
+            case 1: unpick1(p, n, first, last); break;
+            case 2: unpick2(p, n, first, last); break;
+            case 3: unpick3(p, n, first, last); break;
+            default: unpick4(p, n, first, last);
+        }
+}
+
 /* The OpenMP runtime that torch has loaded: its threads are already awake. Without it, one thread does everything. */
 static void (*run_parallel)(void (*)(void *), void *, unsigned, unsigned);
 static int (*thread_number)(void);
@@ -433,6 +504,18 @@ void floater_pack(const float *matrix, long depth, long width, long by_row, long
 /* weights [count, depth] · rows [depth, size], for few long rows. */
 void floater_mix(const float *weights, const float *rows, float *out, long count, long depth, long size, int threads) {
     Mix job = {{0, 0, size, size, 0, threads, 0, mix}, weights, rows, out, count, depth, size};
+    run(&job.team);
+}
+
+void floater_pick(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
+                  long stride, int threads) {
+    Pick job = {{0, 0, size, size, 0, threads, 0, pick}, weights, places, rows, sums, count, depth, size, stride};
+    run(&job.team);
+}
+
+void floater_unpick(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
+                    long stride, int threads) {
+    Pick job = {{0, 0, size, size, 0, threads, 0, unpick}, weights, places, rows, sums, count, depth, size, stride};
     run(&job.team);
 }
 

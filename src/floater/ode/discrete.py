@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from .gradient_method import (
 )
 from .kernel import mix
 from .output import OutputRequest, evaluate
+from .pieces import Pieces
 from .stepper import Stepper
 
 
@@ -38,18 +39,7 @@ class DiscreteGradient(GradientMethod):
         return self._stepper.keep_stages
 
     def states(self, request: OutputRequest) -> Tensor:
-        stepper, times = self._stepper, request.times
-        inputs = (self._problem.initial.reshape(-1), *self._problem.inputs())
-        if (
-            not stepper.keep_stages
-            and torch.is_grad_enabled()
-            and any(tensor.requires_grad for tensor in inputs)
-        ):
-            raise StaleTrajectoryError(
-                "This trajectory was solved without gradients (torch.no_grad), but gradients are "
-                "requested now; solve again with gradients enabled, or call it under "
-                "torch.no_grad()."
-            )
+        stepper, times, inputs = self._stepper, request.times, self._inputs()
         if times.requires_grad and not stepper.steps:  # the slope at the start needs a step
             with torch.no_grad():
                 stepper.advance(just_after(stepper.start))
@@ -58,6 +48,34 @@ class DiscreteGradient(GradientMethod):
         if stepper.keep_dense and cached is None:
             self._last = _LastCall(request, states)
         return states
+
+    def pieces(self, end: float) -> Pieces:
+        """Return the polynomials of the steps up to a time."""
+        stepper, inputs = self._stepper, self._inputs()
+        with torch.no_grad():
+            stepper.advance(max(end, just_after(stepper.start)))
+        steps = int(np.searchsorted(stepper.grid[1:], end, side="left")) + 1
+        flat = apply(_Coefficients, stepper, steps, *inputs)
+        return Pieces(
+            flat.view(steps, -1, *self._problem.given_initial.shape),
+            np.asarray(stepper.grid[: steps + 1], dtype=np.float64),
+            np.asarray(stepper.lengths[:steps], dtype=np.float64),
+        )
+
+    def _inputs(self) -> tuple[Tensor, ...]:
+        """Return p(start) and the current θ; raise if gradients are requested in vain."""
+        inputs = (self._problem.initial.reshape(-1), *self._problem.inputs())
+        if (
+            not self._stepper.keep_stages
+            and torch.is_grad_enabled()
+            and any(tensor.requires_grad for tensor in inputs)
+        ):
+            raise StaleTrajectoryError(
+                "This trajectory was solved without gradients (torch.no_grad), but gradients are "
+                "requested now; solve again with gradients enabled, or call it under "
+                "torch.no_grad()."
+            )
+        return inputs
 
 
 class _LastCall:
@@ -108,6 +126,64 @@ class _Discrete(torch.autograd.Function):
         return (None, None, None, grad_times, grad_initial, *grad_inputs)
 
 
+class _Coefficients(torch.autograd.Function):
+    """The polynomials [steps, degree + 1, size] of the first steps; their cotangents enter the same
+    reverse sweep.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, stepper: Stepper, steps: int, *inputs: Tensor) -> Tensor:
+        ctx.stepper = stepper
+        return torch.stack([stepper.dense.window(step) for step in range(steps)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_order()
+        _, _, *needs_inputs = ctx.needs_input_grad
+        if not any(needs_inputs):
+            return (None, None, *[None] * len(needs_inputs))
+        with full_precision(ctx.stepper):
+            grad_initial, grad_inputs = reverse_sweep(ctx.stepper, _CoefficientCotangents(gradient))
+        return (None, None, grad_initial, *grad_inputs)
+
+
+class Cotangents(Protocol):
+    """What a reverse sweep starts from.
+
+    Attributes:
+        steps: number of steps that anything depends on.
+    """
+
+    steps: int
+
+    def before_any_step(self) -> Tensor:
+        """Return the sum of the cotangents, for a solve without any step."""
+
+    def moments(self, step: int, out: Tensor, later: Tensor) -> None:
+        """Compute the cotangents [degree, size] of the step's polynomial.
+
+        Args:
+            step: number of the step.
+            out: the result; written.
+            later: cotangent of p at the end of the step when called, at its start on return.
+        """
+
+
+class _CoefficientCotangents:
+    """Cotangents [steps, degree + 1, size] of polynomials."""
+
+    def __init__(self, gradient: Tensor) -> None:
+        self._gradient = gradient
+        self.steps = len(gradient)
+
+    def before_any_step(self) -> Tensor:
+        raise AssertionError("there is at least one polynomial")
+
+    def moments(self, step: int, out: Tensor, later: Tensor) -> None:
+        torch.add(self._gradient[step, 1:], later, out=out)
+        later += self._gradient[step, 0]
+
+
 class _Outputs:
     """Cotangents of the requested states, gathered step by step."""
 
@@ -133,17 +209,9 @@ class _Outputs:
         return theta, self._gradient[rows]
 
     def before_any_step(self) -> Tensor:
-        """Return the sum of the cotangents, for a solve without any step."""
         return self._gradient.sum(0)
 
     def moments(self, step: int, out: Tensor, later: Tensor) -> None:
-        """Compute the cotangents [degree, size] of the step's polynomial.
-
-        Args:
-            step: number of the step.
-            out: the result; written.
-            later: cotangent of p at the end of the step when called, at its start on return.
-        """
         inside = self._inside(step)
         if inside is None:
             out.copy_(later)
@@ -181,7 +249,9 @@ class _Outputs:
         return result.to(times.device, times.dtype).view(times.shape)
 
 
-def reverse_sweep(stepper: Stepper, outputs: _Outputs) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+def reverse_sweep(
+    stepper: Stepper, outputs: Cotangents
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the gradients of p(start) and of the field's inputs."""
     return _Sweep(stepper, outputs).run()
 
@@ -189,7 +259,7 @@ def reverse_sweep(stepper: Stepper, outputs: _Outputs) -> tuple[Tensor, tuple[Te
 class _Sweep:
     """One pass over all steps, from the last to the first."""
 
-    def __init__(self, stepper: Stepper, outputs: _Outputs) -> None:
+    def __init__(self, stepper: Stepper, outputs: Cotangents) -> None:
         self._stepper, self._outputs = stepper, outputs
         tableau, self._initial = stepper.tableau, stepper.field.initial
         zeros, width = self._initial.new_zeros, stepper.field.width

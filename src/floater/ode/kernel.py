@@ -90,3 +90,39 @@ def mix(weights: Tensor, rows: Tensor, out: Tensor) -> Tensor:
     pointers = (address(weights), address(rows), address(out))
     loaded().floater_mix(*pointers, *map(ctypes.c_long, sizes), torch.get_num_threads())
     return out
+
+
+def picks(rows: Tensor) -> bool:
+    """Return whether `pick` supports rows like these, which may be some columns of longer ones."""
+    return (
+        rows.dtype == torch.float32
+        and rows.device.type == "cpu"
+        and rows.dim() == 2
+        and rows.shape[1] % PANEL == 0
+        and rows.numel() > 0
+        and rows.stride(1) == 1
+        and hasattr(library(), "floater_pick")
+    )
+
+
+def pick(weights: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+    """Compute sums [n, size], each of the m rows from its place on, times its weights [n, m].
+
+    A sum does not depend on the others.
+    """
+    sums = rows.new_empty(len(places), rows.shape[1])
+    _pick("floater_pick", weights, places, rows, sums)
+    return sums
+
+
+def unpick(weights: Tensor, places: Tensor, sums: Tensor, count: int) -> Tensor:
+    """Compute the transpose of `pick`: from the cotangents of sums, those of `count` rows."""
+    rows = sums.new_zeros(count, sums.shape[1])
+    _pick("floater_unpick", weights, places, rows, sums.contiguous())
+    return rows
+
+
+def _pick(name: str, weights: Tensor, places: Tensor, rows: Tensor, sums: Tensor) -> None:
+    pointers = map(address, (weights, places, rows, sums))
+    sizes = map(ctypes.c_long, (*weights.shape, sums.shape[1], rows.stride(0)))
+    getattr(loaded(), name)(*pointers, *sizes, torch.get_num_threads())

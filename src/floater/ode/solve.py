@@ -19,6 +19,7 @@ from .discrete import DiscreteGradient
 from .fields import Dynamics
 from .gradient_method import GradientMethod, GradientProblem, solved_dtype
 from .output import OutputRequest
+from .pieces import Pieces
 from .replay import AutogradGradient
 from .solvers import Adaptive, Dopri5, FixedStep, Solver
 from .stepper import Stepper
@@ -131,6 +132,21 @@ class Trajectory:
         """Return the states [*times.shape, *initial.shape] at `times` ≥ start."""
         with _call_lock:
             return self._evaluate(as_tensor(times))
+
+    @outside_graphs
+    def pieces(self, end: float) -> Pieces:
+        """Return the polynomials of the steps up to the time `end`, in the type that the solver
+        works in. The gradient must be "discrete", and polynomials must be stored.
+        """
+        with _call_lock, torch.autocast(self._problem.given_initial.device.type, enabled=False):
+            if self._stepper.steps:
+                self._stepper.field.check_unchanged()
+            if not isinstance(self._gradient, DiscreteGradient) or not self._stepper.keep_dense:
+                raise ArgumentError(
+                    'The polynomials of a trajectory need gradient="discrete" and keep_dense=True, '
+                    "but it was created without; call it with times instead."
+                )
+            return self._gradient.pieces(end)
 
     def _evaluate(self, times: Tensor) -> Tensor:
         flat = _finite_float64(times)

@@ -52,6 +52,8 @@ class Run:
         kind = encoder.get("kind") if isinstance(encoder, dict) else None
         if kind == "rotary":
             return "Rotary encodings rotate queries and keys; there is no table to show."
+        if kind == "relative":
+            return "Relative positions have vectors for distances; there is no table to show."
         if kind == "none":
             return "This run has no position encoding."
         if encoder is None and not self.is_translation():

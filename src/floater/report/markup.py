@@ -45,7 +45,7 @@ def cell(value: CellValue) -> str:
         return f"{value.score:.2f}{_spread(value.interval)}"
     if isinstance(value, Mean):
         seeds = f" {value.seeds} seed" + ("s" if value.seeds != 1 else "")
-        number = f"{value.mean:.2f}{_spread(value.deviation)}"
+        number = f"{value.mean:.{value.digits}f}{_spread(value.deviation, value.digits)}"
         return number + element("span", seeds, class_="seeds")
     if isinstance(value, Paper):
         return element(
@@ -56,8 +56,8 @@ def cell(value: CellValue) -> str:
     return f"{value:.2f}" if isinstance(value, float) else text(value)
 
 
-def _spread(value: float | None) -> str:
-    return "" if value is None else element("span", f" ± {value:.2f}", class_="spread")
+def _spread(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else element("span", f" ± {value:.{digits}f}", class_="spread")
 
 
 def table(

@@ -129,6 +129,10 @@ def _encodings(material: Material) -> list[object]:
 def _sections(material: Material, collected: Charts) -> Iterator[Section]:
     """The sections that have something to show."""
     runs = material.runs
+    for number, (_, results) in enumerate(material.reproductions):
+        if results.headline:
+            inner = score_sections.headline(results, collected)
+            yield f"headline-{number}", "In short", inner
     yield "summary", "Summary", _summary(material)
     for number, (_, results) in enumerate(material.reproductions):
         inner = score_sections.reproduction(results, collected)

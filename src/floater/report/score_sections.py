@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runs.comparison import Comparison
-from ..runs.results import Results
+from ..runs.results import Figure, Results
 from ..runs.scores import Difference
 from .charts import Charts, results_panel
 from .load import Run, integer
-from .markup import CellValue, details, element, table, text
+from .markup import CellValue, details, element, paragraphs, table, text
 from .summary import all_measures, all_test_sets, label, signed, unit
 
 
@@ -31,11 +31,23 @@ def reproduction(results: Results, charts: Charts) -> str:
         )
         for shown in results.tables
     ]
-    caption = "Lines with intervals, where they were measured; the data is below as a table."
-    figures = [
-        charts.add(figure.title, caption, [results_panel(figure)]) for figure in results.figures
-    ]
+    # a headline shows the first one
+    shown_figures = results.figures[1:] if results.headline else results.figures
+    figures = [_figure(figure, charts) for figure in shown_figures]
     return scale + "".join(figures) + "".join(tables)
+
+
+def headline(results: Results, charts: Charts) -> str:
+    """What a reader should remember, beside the first figure."""
+    words = element("div", paragraphs(results.headline), class_="lead")
+    return element(
+        "div", words, *(_figure(figure, charts) for figure in results.figures[:1]), class_="beside"
+    )
+
+
+def _figure(figure: Figure, charts: Charts) -> str:
+    caption = "Lines with intervals, where they were measured; the data is below as a table."
+    return charts.add(figure.title, caption, [results_panel(figure)])
 
 
 def scores(runs: Sequence[Run]) -> str:

@@ -8,7 +8,7 @@ from ..runs.scores import PairedScore, Score
 from .load import Run, integer
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "paper_bleu": "the paper's BLEU"}
-_SMALL_DIFFERENCES = frozenset({"loss", "perplexity", "bits"})
+_SMALL_DIFFERENCES = frozenset({"loss", "perplexity", "bits", "log_likelihood"})
 """Measures that are shown with more digits."""
 _MAX_COMPARED = 3
 """Number of runs that sentences compare with the best one; the tables show all of them."""

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..config import saved_encoder
 from ..errors import RunError, brief
 from ..files import reading, write_text, writing
 from ..recipes import read, to_yaml
@@ -78,7 +79,12 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """The settings in `config.yaml`."""
-        return read(self.path / CONFIG)
+        settings = read(self.path / CONFIG)
+        positions = settings.get("positions")
+        encoder = positions.get("encoder") if isinstance(positions, dict) else None
+        if isinstance(positions, dict) and isinstance(encoder, dict):
+            settings["positions"] = {**positions, "encoder": saved_encoder(encoder)}
+        return settings
 
     # Facts ----------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ class Mean(Config):
     """Their standard deviation; None for one seed."""
     seeds: int = 1
     """How many there are."""
+    digits: int = Field(default=2, ge=0, le=10)
+    """Decimals to print."""
 
 
 class Paper(Config):
@@ -153,6 +155,8 @@ class Results(Config):
     """smoke, small or paper."""
     title: str
     """Its heading."""
+    headline: list[str] = Field(default_factory=list)
+    """What a reader should remember, in two or three sentences; shown beside the first figure."""
     summary: list[str] = Field(default_factory=list)
     """What was found, one sentence each."""
     tables: list[Table] = Field(default_factory=list)

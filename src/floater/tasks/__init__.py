@@ -17,8 +17,12 @@ TASKS = {
     "translation": "translation.task:TranslationTask",
     "glue": "glue.task:GlueTask",
     "masked_lm": "masked_lm.task:MaskedLMTask",
+    "causal_lm": "causal_lm.task:CausalLMTask",
     "squad": "squad.task:SquadTask",
     "race": "race.task:RaceTask",
+    "series": "series.task:SeriesTask",
+    "events": "events.task:EventsTask",
+    "documents": "documents.task:DocumentsTask",
 }
 """The class of each task, by its name in config files; imported when it is used."""
 GROUP = "floater.tasks"
@@ -70,4 +74,5 @@ def task_from_file(config: Path, overrides: Sequence[str] = ()) -> Task[Any]:
 
 def task_of_run(path: Path) -> Task[Any]:
     """The task of an existing run."""
-    return task_from_file(RunFolder.existing(path).path / CONFIG)
+    folder = RunFolder.existing(path)
+    return task_from(folder.settings(), str(folder.path / CONFIG))

@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from ..errors import ConfigError
 from ..runs.folder import RunFolder
 from .callbacks import Patience, Progress, UpdateEvery
 from .process import on_cpu
@@ -32,6 +33,11 @@ def build_trainer(
         console: where to show the progress.
     """
     training = task.config.training
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "The run must have weights to train, but has none: the base is frozen, and the encoder "
+            "has no weights of its own; choose another encoder, or `part: all` in `training`."
+        )
     arguments = training_arguments(task, task.pace(data), folder)
     world = World(arguments.world_size, arguments.process_index)
     progress = Progress(folder, console)

@@ -25,7 +25,7 @@ _BYTES = 16  # per number of an encoding: in the solution, in the table, and in 
 def extract_encodings(
     attached: Attachment, length: int, trained: int | None = None
 ) -> Encodings | None:
-    """The encodings that an attachment adds; None if it has no table, as for rotary encodings.
+    """The encodings that an attachment adds; None if it has no table (rotary, relative).
 
     Args:
         attached: the attachment.
@@ -35,7 +35,7 @@ def extract_encodings(
     config = attached.config
     if isinstance(config, LearnedConfig) and config.beyond == "error":
         length = min(length, config.max_length)
-    encoder = next(iter(attached.encoders.values()))
+    encoder = next(iter(attached.encoders.values()), None)
     kind = str(attached.describe()["encoder"]["kind"])
     if isinstance(encoder, NoPosition):
         built_in = attached.own_table(length)

@@ -23,10 +23,10 @@ def parameter_groups(
     attachment. Call :func:`freeze_flow` first to train the base only.
 
     The paper updates its flow models with a larger learning rate (§4.4); `flow_lr_multiple=1` is
-    the default because the exact gradient arrives in every step here. Fine-tuning on long inputs
-    may need less: an encoding is an integral of h, so the effect of a change of h accumulates along
-    the input. Biases and normalisation are not decayed, nor by default the attachment's weights:
-    decay pulls a trajectory towards standing still.
+    the default because the exact gradient arrives in every step here. A flow with `pace="free"`
+    may need less on long inputs: an encoding is an integral of h, so the effect of a change of h
+    accumulates along the input. Biases and normalisation are not decayed, nor by default the
+    attachment's weights: decay pulls a trajectory towards standing still.
 
     Args:
         model: a model with an attachment.

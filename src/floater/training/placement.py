@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
+from torch import nn
 
-from ..attachments import Sites
+from ..attachments import Attachment, Beyond, Sites, TimeJitter, attach, attachment
 from ..config import Config
-from ..encoders import ENCODER_CONFIGS, EncoderConfig, RotaryConfig, encoder_kind
+from ..encoders import (
+    ENCODER_CONFIGS,
+    EncoderConfig,
+    FlowConfig,
+    FourierConfig,
+    RelativeConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    encoder_kind,
+)
+from ..errors import ArgumentError
+
+AT_ANY_TIME = (FlowConfig, SinusoidalConfig, FourierConfig, RotaryConfig)
+"""Encoders that are defined, and learn, at any real-valued time."""
 
 
 class Placement(Config):
@@ -18,9 +32,17 @@ class Placement(Config):
     """How tables name the positions of a run without an encoder."""
 
     encoder: EncoderConfig | None = None
-    """`kind` (flow, sinusoidal, learned, recurrent, rotary, none) and that kind's settings."""
+    """`kind` (flow, sinusoidal, fourier, learned, recurrent, rotary, relative, none) and the
+    settings of that kind.
+    """
+    rotary: RotaryConfig | None = None
+    """A rotary encoder beside it, which rotates queries and keys: true, or its settings."""
     sites: Sites
     """input, blocks or qkv; or {kind: qkv, blocks: [1], …} for some of them."""
+    jitter: TimeJitter | None = None
+    """Random times while training: stretch, offset, local, share. Default: off."""
+    beyond: Beyond = "extrapolate"
+    """What happens to inputs longer than any in training: extrapolate, compress or error."""
     own: Literal["keep", "replace"]
     """What an encoder does to the model's built-in positions: keep and add to them, or replace
     them.
@@ -31,11 +53,19 @@ class Placement(Config):
     def _kind(cls, value: Any) -> Any:
         if isinstance(value, dict):
             value = dict(value)
-            kind = value.pop("kind", None)
+            default = cls.model_fields["encoder"].default
+            kind = value.pop("kind", None if default is None else encoder_kind(default))
             if not isinstance(kind, str) or kind not in ENCODER_CONFIGS:
                 kinds = ", ".join(ENCODER_CONFIGS)
                 raise ValueError(f"`kind` must be one of {kinds}, but is {kind!r}")
             return ENCODER_CONFIGS[kind](**value)
+        return value
+
+    @field_validator("rotary", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            return RotaryConfig() if value else None
         return value
 
     @field_validator("sites", mode="before")
@@ -53,6 +83,25 @@ class Placement(Config):
     def _rotary(self) -> Placement:
         if isinstance(self.encoder, RotaryConfig) and self.sites.kind != "qkv":
             raise ValueError("a rotary encoder rotates queries and keys: `sites` must be qkv")
+        if isinstance(self.encoder, RelativeConfig) and self.sites.kind != "qkv":
+            raise ValueError("relative positions are part of self-attention: `sites` must be qkv")
+        if self.rotary is not None and (
+            self.encoder is None or isinstance(self.encoder, RotaryConfig | RelativeConfig)
+        ):
+            raise ValueError(
+                "`rotary` stands beside an `encoder` that adds encodings, such as {kind: flow}; "
+                "for rotary positions alone, give encoder: {kind: rotary} and sites: qkv"
+            )
+        if self.jitter is not None and not isinstance(self.encoder, AT_ANY_TIME):
+            raise ValueError(
+                "`jitter` needs an encoder that serves any time (flow, sinusoidal, fourier or "
+                "rotary)"
+            )
+        if self.beyond == "compress" and not isinstance(self.encoder, AT_ANY_TIME):
+            raise ValueError(
+                "`beyond: compress` needs an encoder that serves any time (flow, sinusoidal, "
+                "fourier or rotary)"
+            )
         return self
 
     def described(self) -> str:
@@ -62,7 +111,29 @@ class Placement(Config):
         part = (
             "" if self.sites.blocks is None else f" block {','.join(map(str, self.sites.blocks))}"
         )
-        return f"{encoder_kind(self.encoder)} {self.sites.kind}{part}"
+        rotary = "" if self.rotary is None else "rotary + "
+        return f"{rotary}{encoder_kind(self.encoder)} {self.sites.kind}{part}"
+
+    def attach(self, model: nn.Module, *, per_stack: bool = False) -> Attachment | None:
+        """Attach the encoders to a model; None if there are none."""
+        if self.encoder is None:
+            return None
+        return attach(
+            model,
+            self.encoder,
+            rotary=self.rotary,
+            sites=self.sites,
+            positions=self.own,
+            per_stack=per_stack,
+            jitter=self.jitter,
+            beyond=self.beyond,
+        )
+
+    def without_encoder(self) -> Self:
+        """The same settings without an encoder and what belongs to it."""
+        fields = type(self).model_fields
+        belonging = {key: fields[key].default for key in ("rotary", "jitter", "beyond")}
+        return self.model_copy(update={"encoder": None, **belonging})
 
     def dump(self) -> dict[str, Any]:
         """The settings as in a config file."""
@@ -71,3 +142,20 @@ class Placement(Config):
             kind = encoder_kind(self.encoder)
             settings["encoder"] = {"kind": kind, **self.encoder.model_dump(mode="json")}
         return settings
+
+
+def set_beyond(model: nn.Module, beyond: str) -> None:
+    """Decide what happens to inputs past the range of training; `--beyond`.
+
+    Args:
+        model: a trained model.
+        beyond: the setting; empty for that of the model.
+    """
+    if not beyond:
+        return
+    attached = attachment(model)
+    if attached is None:
+        raise ArgumentError(
+            "`--beyond` needs a model with a position encoder, but this one has its own alone."
+        )
+    attached.beyond = beyond  # type: ignore[assignment]  # checked there

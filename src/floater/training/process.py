@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from rich.console import Console
 from transformers.utils import logging
+
+from ..errors import RangeWarning
 
 
 def on_cpu() -> bool:
@@ -43,6 +46,20 @@ def process_settings(threads: int | None = None) -> Iterator[None]:
         torch.set_flush_denormal(before[1])
         if before[2]:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def expecting_long_inputs(expecting: bool = True) -> Iterator[None]:
+    """Inside, no warning says that a model is used past its range of training: a run is measured
+    on the data that its config names, whatever their lengths.
+
+    Args:
+        expecting: whether to do that.
+    """
+    with warnings.catch_warnings():
+        if expecting:
+            warnings.simplefilter("ignore", RangeWarning)
+        yield
 
 
 def _flushes_denormals() -> bool:

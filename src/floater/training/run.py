@@ -20,7 +20,7 @@ from ..runs.locks import in_use
 from .build_trainer import build_trainer
 from .callbacks import Progress, TrainingClock
 from .checkpoints import checkpoints, remove_incomplete, step_of
-from .process import main_console, process_settings
+from .process import expecting_long_inputs, main_console, process_settings
 from .resume import check_data, check_start, reached_end
 from .task import Task, TaskData
 from .trainer import SafeTrainer
@@ -45,6 +45,7 @@ def run(
     with (
         in_use(path, "train", create=True),
         process_settings(task.config.training.threads),
+        expecting_long_inputs(),
     ):
         return _run(task.resolve(), RunFolder(path), resume=resume, console=printer)
 

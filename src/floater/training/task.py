@@ -53,6 +53,9 @@ class EvaluationRequest:
         against: another run to compare with.
         model: weights to use instead of the run's.
         name: name under which predictions and scores are stored.
+        beyond: what happens to inputs longer than any in training.
+        labels: a file with labels, where they are not in `data`.
+        unit: unit of the raw times of `data`.
     """
 
     data: Path | None = None
@@ -64,6 +67,30 @@ class EvaluationRequest:
     against: Path | None = None
     model: Path | None = None
     name: str = ""
+    beyond: str = ""
+    labels: Path | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class PredictionRequest:
+    """The options of `floater predict`.
+
+    Attributes:
+        data: a file in the layout of the task, without labels.
+        out: the CSV file to write.
+        labels: a file with further columns that the model needs, where they are not in `data`.
+        asked: a file with what is asked, for tasks that answer questions.
+        unit: unit of the raw times of `data`.
+        model: weights to use instead of the run's.
+    """
+
+    data: Path
+    out: Path
+    labels: Path | None = None
+    asked: Path | None = None
+    unit: str = ""
+    model: Path | None = None
 
 
 Data = TypeVar("Data", bound=TaskData)
@@ -83,10 +110,12 @@ class Task(ABC, Generic[Data]):
     free_settings: ClassVar[frozenset[str]] = FREE_SETTINGS
     """Training settings that may differ when a run is resumed."""
     evaluation_options: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `EvaluationRequest` that this task accepts besides against, model and name."""
+    """Fields of `EvaluationRequest` that this task accepts besides against, model, name and
+    beyond.
+    """
     fused_optimizer: ClassVar[bool] = True
     """Whether the optimiser updates all weights in one pass; rounding differs slightly."""
-    more_is_better: ClassVar[bool] = True
+    more_is_better: bool = True
     """Whether a larger main metric is better."""
 
     def __init__(self, config: RunConfig) -> None:
@@ -205,6 +234,15 @@ class Task(ABC, Generic[Data]):
         """Evaluate a finished run; `floater evaluate`."""
         raise ArgumentError(f"{folder.path} is a run of {self.config.task}, which has no test.")
 
+    def write_predictions(
+        self, folder: RunFolder, request: PredictionRequest, console: Console
+    ) -> None:
+        """Write the predictions of a finished run for a file; `floater predict`."""
+        raise ArgumentError(
+            f"{folder.path} is a run of {self.config.task}, which has no predictions to write; see "
+            "`floater evaluate` and `floater translate`."
+        )
+
     def average(self, folder: RunFolder, last: int, out: Path | None) -> Path:
         """Average the last checkpoints of a run; `floater average`."""
         raise ArgumentError(
@@ -234,7 +272,7 @@ class Task(ABC, Generic[Data]):
         raise NotImplementedError
 
 
-_COMMON_OPTIONS = frozenset({"against", "model", "name"})
+_COMMON_OPTIONS = frozenset({"against", "model", "name", "beyond"})
 
 
 def check_options(task: Task[Any], path: Path, request: EvaluationRequest) -> None:

@@ -19,11 +19,14 @@ class BlockEntry:
 
     Attributes:
         points_by_call: the insertion points of each call, by the number of the block.
+        input_points: those of the stack's input, which the first block that is called adds (in
+            training, LayerDrop may skip some blocks).
     """
 
     def __init__(self, context: HookContext, module: nn.Module) -> None:
         self._context, self._arguments = context, ForwardArguments(module)
         self.points_by_call: dict[int, tuple[InsertionPoint, ...]] = {}
+        self.input_points: tuple[InsertionPoint, ...] = ()
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -32,7 +35,7 @@ class BlockEntry:
         pending = kwargs.pop(ENCODINGS_ARGUMENT, None)
         if pending is None:
             self._empty_slots()
-            if self._context.enabled and any(self.points_by_call.values()):
+            if self._context.enabled and (any(self.points_by_call.values()) or self.input_points):
                 raise AttachmentError(
                     f"{type(module).__name__} was called without the encodings of its tokens; call"
                     " the whole model (a block cannot be called or checkpointed on its own), or"
@@ -43,8 +46,9 @@ class BlockEntry:
         name = None if args else self._arguments.first
         hidden: Tensor = args[0] if name is None else kwargs[name]
         encodings = pending.encodings(hidden)
-        for point in self._next_points(encodings):
-            if point.projection is None:
+        first = encodings.first_block(module)
+        for point in (*(self.input_points if first else ()), *self._next_points(encodings)):
+            if point.module is None:
                 hidden = encodings.add_to_input(point, hidden)
             else:
                 encodings.fill_slot(point)
@@ -61,8 +65,8 @@ class BlockEntry:
     def _empty_slots(self) -> None:
         for points in self.points_by_call.values():
             for point in points:
-                if point.projection is not None:
-                    slot: Any = point.projection.slot
+                if point.module is not None:
+                    slot: Any = point.module.slot
                     slot.discard()
 
 

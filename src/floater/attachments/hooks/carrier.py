@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..class_swap import ClassSwapMixin, swapped_class
+from ..class_swap import ClassSwapMixin, change_class, swapped_class
 from .arguments import ENCODINGS_ARGUMENT
 from .pending import PendingEncodings
 
@@ -62,12 +62,12 @@ class _Carried(ClassSwapMixin):
 
 def carry(block: nn.Module, carrier: Carrier) -> None:
     """Let a block get its encodings from a carrier."""
-    block.__class__ = swapped_class(_Carried, type(block))
+    change_class(block, swapped_class(_Carried, type(block)))
     block.carrier = carrier  # type: ignore[assignment]
 
 
 def uncarry(block: nn.Module) -> None:
     """Undo :func:`carry`."""
     if isinstance(block, _Carried):
-        block.__class__ = type(block).__bases__[1]
+        change_class(block, type(block).__bases__[1])
         del block.carrier

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.utils.generic import ModelOutput
 
@@ -12,6 +13,7 @@ from ..site_encoders import ForwardTables
 from ..token_positions import cached_length
 from .arguments import ENCODINGS_ARGUMENT, TABLES, EntryHook, ForwardArguments, NewArguments
 from .carrier import Carrier
+from .lengths import FACTORS_FIELD
 from .pending import POSITIONS_FIELD, PendingEncodings, recorded_positions
 
 
@@ -33,6 +35,7 @@ class ModelEntry(EntryHook):
         outputs = arguments.get("encoder_outputs")
         if isinstance(outputs, ModelOutput):
             tables.source = recorded_positions(outputs.get(POSITIONS_FIELD), outputs[0])
+            tables.factors = outputs.get(FACTORS_FIELD)
         return args, {**kwargs, TABLES: tables}
 
 
@@ -53,6 +56,8 @@ class StackEntry:
         if not self._context.enabled:
             return args, kwargs
         self._context.check_adapters()
+        if self._context.attention is not None and not torch.compiler.is_compiling():
+            self._context.attention.check()
         encoders = self._context.live()
         tables = tables or ForwardTables(encoders)
         arguments = self._arguments.bind(args, kwargs)

@@ -9,6 +9,7 @@ from torch import nn
 
 from ...errors import AttachmentError
 from ..context import HookContext
+from ..sites import InsertionPoint
 from .arguments import ENCODINGS_ARGUMENT
 from .carrier import Carrier
 
@@ -29,7 +30,7 @@ class StackExit:
         pending = kwargs.get(ENCODINGS_ARGUMENT) if self._carrier is None else self._carrier.pop()
         if torch.compiler.is_compiling():
             return None
-        unused = self._unused_projection()
+        unused = self._unused()
         if output is None or pending is None:  # the forward failed
             return None
         if not pending.used and self._context.has_sites(self._stack) and not module.training:
@@ -40,24 +41,36 @@ class StackExit:
             )
         if unused is not None:
             raise AttachmentError(
-                f"A forward pass through {type(module).__name__} skipped its attachment: the"
-                f' projection {unused} was not called; attach with sites="blocks", or run the'
-                " model with its default attention (no fused kernels that read the weights)."
+                f"A forward pass through {type(module).__name__} skipped its attachment: {unused}"
+                " (no fused kernels that read the weights)."
             )
         if self._stack == "encoder" and len(self._context.plan.stacks) > 1:
             return pending.record_positions(output)
         return None
 
-    def _unused_projection(self) -> str | None:
-        """Empty all slots; return the name of a projection that did not use its encodings.
+    def _unused(self) -> str | None:
+        """Empty all slots; return what did not use its encodings, and what to do about it.
 
         Keys and values of the other stack do not count, because they may be cached.
         """
         unused = None
         for block in self._context.stack(self._stack).blocks:
             for point in block.points:
-                if point.projection is not None:
-                    slot: Any = point.projection.slot
+                if point.module is not None:
+                    slot: Any = point.module.slot
                     if slot.discard() and point.tokens == "stack":
-                        unused = unused or f"{'/'.join(point.letters)} of block {block.number}"
+                        unused = unused or _describe(point, block.number)
         return unused
+
+
+def _describe(point: InsertionPoint, block: int) -> str:
+    """What did not use its encodings, and what to do about it."""
+    if point.attention is not None:
+        return (
+            f"the self-attention of block {block} did not call transformers' attention interface; "
+            "run the model with its default attention"
+        )
+    return (
+        f"the projection {'/'.join(point.letters)} of block {block} was not called; attach with"
+        ' sites="blocks", or run the model with its default attention'
+    )

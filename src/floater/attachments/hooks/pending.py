@@ -25,6 +25,7 @@ from ..token_positions import (
     count_mask,
     number_tokens,
 )
+from .lengths import FACTORS_FIELD, ForwardLengths
 
 POSITIONS_FIELD = "floater_positions"
 """Field of an encoder's output with the positions of its tokens, for the decoder."""
@@ -32,11 +33,12 @@ POSITIONS_FIELD = "floater_positions"
 
 @dataclass
 class BaseModelOutputWithPositions(BaseModelOutput):
-    """An encoder's output with the positions of its tokens. `generate` expands them for beams like
-    any other field.
+    """An encoder's output with the positions of its tokens, and the factors that compressed their
+    times, if they are. `generate` expands both for beams like any other field.
     """
 
     floater_positions: Tensor | None = None
+    floater_factors: Tensor | None = None
 
 
 class PendingEncodings:
@@ -59,7 +61,7 @@ class PendingEncodings:
             arguments,
             context.padding,
             context.indices == "mask",
-            known_stack=not context.layout.drops_arguments,
+            known_stack=not context.layout.by_pattern,
         )
         if self._own is not None:
             context.check_model_positions(stack, self._own)
@@ -67,6 +69,7 @@ class PendingEncodings:
         if isinstance(self._past, Tensor):
             self._past = self._past.clone()  # a static cache updates its length in place
         self._times = context.custom_times
+        self._lengths = ForwardLengths(context, encoders, stack, tables, arguments)
         self._source = self._source_positions(arguments)
         if stack == "encoder":
             tables.source = self._own
@@ -83,17 +86,33 @@ class PendingEncodings:
             own = self._own or consecutive(hidden.shape[1], self._past, hidden.device)
             _check_length(own, hidden)
             source = self._source
+            batch, delta = hidden.shape[0], self._encoders.delta
+            draw = None if self._times is not None else self._tables.draw(batch)
+            if draw is not None:
+                own = draw.move(own, delta)
+                if self._stack == "encoder":
+                    self._tables.moved_source = own
+                elif source is not None:
+                    source = self._tables.moved_source or draw.move(source, delta)
             if self._times is not None:
                 two_stacks = (
                     source is not None or self._stack == "decoder" or self._times.source is not None
                 )
                 is_source = two_stacks and self._stack == "encoder"
                 times = self._times.source if is_source else self._times.target
-                batch, delta = hidden.shape[0], self._encoders.delta
                 own = at_custom_times(times, own, self._past, batch, delta)
                 if source is not None:
                     source = at_custom_times(self._times.source, source, 0, batch, delta)
-            self._encodings = self._encoders.encode(self._tables, own, source, hidden.device)
+            own, source = self._lengths.settle(
+                own,
+                source,
+                self._past,
+                moved=draw is not None,
+                given=self._times is not None,
+            )
+            self._encodings = self._encoders.encode(
+                self._tables, own, source, hidden.device, self._past
+            )
         return self._encodings
 
     def record_positions(self, output: Any) -> Any:
@@ -108,8 +127,12 @@ class PendingEncodings:
             index = index.tensor(states.device).unsqueeze(0)
         index = index.to(states.device).expand(states.shape[0], -1)
         setattr(states, POSITIONS_FIELD, index)
+        factors = self._tables.factors
+        if factors is not None:
+            factors = factors.to(states.device).expand(states.shape[0])
+            setattr(states, FACTORS_FIELD, factors)
         return (
-            BaseModelOutputWithPositions(**output, floater_positions=index)
+            BaseModelOutputWithPositions(**output, floater_positions=index, floater_factors=factors)
             if type(output) is BaseModelOutput
             else None
         )

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from ...attachments import Sites
 from ...config import Config, Count, NotNegative
-from ...encoders import FlowConfig, RotaryConfig, SinusoidalConfig
 from ...training.placement import Placement
 from ...training.settings import Finite, Pace, RunConfig, Share, TrainingSettings
 from .embedded import Embedded
@@ -143,20 +142,6 @@ class TransformerConfig(Config):
         }
 
 
-_AT_ANY_TIME = (FlowConfig, SinusoidalConfig, RotaryConfig)
-
-
-class JitterConfig(Config):
-    """Random shifts of the times while training, so that the model meets times of longer inputs."""
-
-    offset: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Largest shift of a batch, on both sides, in tokens."""
-    stretch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Largest factor by which the distance between tokens grows."""
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the batches that are shifted."""
-
-
 class TranslationPositions(Placement):
     """Which encoder, where.
 
@@ -168,17 +153,17 @@ class TranslationPositions(Placement):
     own: Literal["keep", "replace"] = "replace"
     per_stack: bool = False
     """One encoder for the source and one for the target side, instead of one for both."""
-    jitter: JitterConfig | None = None
-    """Shift the times while training; default: off."""
 
     @model_validator(mode="after")
     def _anywhere(self) -> TranslationPositions:
-        if self.jitter is not None and not (
-            isinstance(self.encoder, _AT_ANY_TIME) and self.own == "replace"
-        ):
+        if self.jitter is not None and self.own != "replace":
             raise ValueError(
-                "`jitter` needs an encoder that serves any time (flow, sinusoidal or rotary) and "
-                "`own: replace`"
+                "`jitter` needs `own: replace`: the model's own sinusoid stays where it is"
+            )
+        if self.beyond == "compress" and self.own != "replace":
+            raise ValueError(
+                "`beyond: compress` needs `own: replace`: the model's own sinusoid stays where it "
+                "is"
             )
         return self
 

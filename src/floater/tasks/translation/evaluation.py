@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.progress import Progress
 from transformers.utils import logging
 
-from ...attachments import from_pretrained
+from ...attachments import attachment, from_pretrained
 from ...errors import ArgumentError, RunError
 from ...files import check_hashes, file_hash, reading, write_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
 from ...runs.scores import BinScores, PairedScore, SetScores
+from ...training.placement import set_beyond
 from ...training.process import process_settings
 from . import vocabulary
 from .config import TranslationConfig
@@ -32,12 +33,13 @@ _LABELS = {
 }
 
 
-def load(path: Path, model: Path | None = None) -> Translator:
+def load(path: Path, model: Path | None = None, beyond: str = "") -> Translator:
     """Load a trained run, ready to translate.
 
     Args:
         path: the run folder.
         model: a folder of other weights than the run's.
+        beyond: what happens to sources longer than any in training; as in the run if empty.
     """
     folder = RunFolder.existing(path)
     settings = folder.settings()
@@ -57,6 +59,7 @@ def load(path: Path, model: Path | None = None) -> Translator:
     logging.set_verbosity_error()  # transformers warns about positions past 1,024
     with process_settings(), reading(weights, RunError, advice):
         trained = from_pretrained(MarianMTModel, weights)
+    set_beyond(trained, beyond)
     trained.eval()
     return Translator(trained, vocabulary.load(folder.vocabulary), config.decoding)
 
@@ -110,11 +113,19 @@ def evaluate(
                 settings={
                     "beam": beam or config.beam,
                     "length_penalty": config.length_penalty,
+                    **_past_range(translator),
                 },
                 bins=_by_length(translator, translations, pairs, edges) if edges else {},
             ),
             lambda: _write_predictions(folder, name, translations, pairs.target),
         )
+
+
+def _past_range(translator: Translator) -> dict[str, str]:
+    """What happened to sources longer than any in training, if it was not the usual."""
+    attached = attachment(translator.model)
+    beyond = "extrapolate" if attached is None else attached.beyond
+    return {} if beyond == "extrapolate" else {"beyond": beyond}
 
 
 def _write_predictions(

@@ -5,7 +5,6 @@ asks for.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ...encoders import NoPositionConfig
 from ...errors import RunError
 from ...training.average import weights_of
 from ...training.losses import linear_cross_entropy
-from .config import JitterConfig, TransformerConfig, TranslationPositions
+from .config import TransformerConfig, TranslationPositions
 from .vocabulary import Vocabulary
 
 
@@ -33,7 +32,6 @@ class MarianMTModel(StockModel):
     """
 
     label_smoothing = 0.0
-    jitter: JitterConfig | None = None
 
     def forward(
         self,
@@ -53,32 +51,9 @@ class MarianMTModel(StockModel):
         if labels is None or num_items_in_batch is None:
             out: Seq2SeqLMOutput = super().forward(labels=labels, **inputs)
             return out
-        with self._jittered(input_ids, decoder_input_ids):
-            hidden = self.model(**{**inputs, "use_cache": False})[0]
+        hidden = self.model(**{**inputs, "use_cache": False})[0]
         total = linear_cross_entropy(hidden, self.lm_head.weight, labels, self.label_smoothing)
         return Seq2SeqLMOutput(loss=total / num_items_in_batch)  # type: ignore[arg-type]
-
-    def _jittered(
-        self, source: Tensor | None, target: Tensor | None
-    ) -> AbstractContextManager[None]:
-        """While training with `jitter`: tokens at times that are shifted and stretched by a
-        draw.
-        """
-        attached = attachment(self)
-        if self.jitter is None or attached is None or not self.training:
-            return nullcontext()
-        assert source is not None
-        assert target is not None
-        shift, further, whether = torch.rand(3, dtype=torch.float64).tolist()
-        if whether >= self.jitter.share:
-            return nullcontext()
-        start = attached.delta * self.jitter.offset * shift
-        pace = attached.delta * (1 + (self.jitter.stretch - 1) * further)
-        of_source, of_target = (
-            start + pace * torch.arange(ids.shape[1], dtype=torch.float64)
-            for ids in (source, target)
-        )
-        return attached.at(source=of_source, target=of_target)
 
 
 def build(config: TransformerConfig, vocabulary: Vocabulary) -> MarianMTModel:
@@ -142,11 +117,12 @@ def attach_encoder(model: MarianMTModel, config: TranslationPositions) -> Attach
 
     Without one, the model keeps its built-in sinusoid, which is extended to any length.
     """
-    if config.encoder is None:
-        return attach(model, NoPositionConfig(), sites="input", positions="keep")
-    return attach(
-        model, config.encoder, sites=config.sites, positions=config.own, per_stack=config.per_stack
-    )
+    attached = config.attach(model, per_stack=config.per_stack)
+    if attached is None:
+        return attach(
+            model, NoPositionConfig(), sites="input", positions="keep", beyond=config.beyond
+        )
+    return attached
 
 
 def warm_start(model: MarianMTModel, folder: Path) -> None:

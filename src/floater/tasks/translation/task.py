@@ -16,6 +16,7 @@ from ...runs.folder import RunFolder
 from ...runs.locks import in_use
 from ...training.checkpoints import require_checkpoints
 from ...training.loader import EpochLoader
+from ...training.process import expecting_long_inputs
 from ...training.settings import Pace
 from ...training.task import FREE_SETTINGS, EvaluationRequest, Task
 from ...training.world import ALONE, World
@@ -86,7 +87,6 @@ class TranslationTask(Task[TranslationData]):
     def build_model(self, data: TranslationData) -> MarianMTModel:
         model = make_model(self.config, data.vocabulary)
         model.label_smoothing = self.config.training.label_smoothing
-        model.jitter = self.config.positions.jitter
         return model
 
     def begin(self, folder: RunFolder, data: TranslationData) -> None:
@@ -167,26 +167,30 @@ class TranslationTask(Task[TranslationData]):
         name = request.name or default_name
         if request.source is None and not edges:
             edges = list(self.config.decoding.length_bins)  # as after training
-        translator = evaluation.load(folder.path, request.model)
-        scores = evaluate(
-            folder,
-            translator,
-            pairs,
-            name=name,
-            edges=edges,
-            paper=request.paper_bleu,
-            beam=request.beam,
-        )
+        translator = evaluation.load(folder.path, request.model, request.beyond)
+        with expecting_long_inputs(request.source is None):
+            scores = evaluate(
+                folder,
+                translator,
+                pairs,
+                name=name,
+                edges=edges,
+                paper=request.paper_bleu,
+                beam=request.beam,
+            )
         print_text(console, describe(scores))
         if other is None:
             return
         theirs = other.scores().sets.get(name)
-        same = theirs is not None and (theirs.data, theirs.settings.get("beam")) == (
-            scores.data,
-            scores.settings["beam"],
-        )
+        settings = ("beam", "beyond")
+        same = theirs is not None and (
+            theirs.data,
+            *(theirs.settings.get(key) for key in settings),
+        ) == (scores.data, *(scores.settings.get(key) for key in settings))
         if not same:
-            evaluate(other, evaluation.load(other.path), pairs, name=name, beam=request.beam)
+            baseline = evaluation.load(other.path, beyond=request.beyond)
+            with expecting_long_inputs():
+                evaluate(other, baseline, pairs, name=name, beam=request.beam)
         with (
             in_use(folder.path, "evaluate", exclusive=False),
             in_use(other.path, "evaluate", exclusive=False),

@@ -20,6 +20,7 @@ def translate(
     beam: int | None,
     window: int,
     model: Path | None,
+    beyond: str = "",
 ) -> None:
     """Translate a file or standard input.
 
@@ -30,10 +31,11 @@ def translate(
         beam: beam width; the run's if None.
         window: number of lines that are sorted by length and translated together.
         model: a folder of other weights than the run's.
+        beyond: what happens to sources longer than any in training; as in the run if empty.
     """
     if output is not None:
         check_output(output, "--output", source)
-    translator = load(path, model)
+    translator = load(path, model, beyond)
     if beam is not None:
         translator.config = translator.config.model_copy(update={"beam": beam})
     lines = _decoded(sys.stdin.buffer) if source is None else iter(read_lines(source))

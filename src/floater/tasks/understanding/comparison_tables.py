@@ -17,8 +17,8 @@ _METHOD = (
 
 
 def digits_of(measure: str) -> int:
-    """Decimals to print: losses differ by little, all other measures are percentages."""
-    return 4 if measure == "loss" else 2
+    """Decimals to print: losses and errors differ by little, other measures are percentages."""
+    return 4 if measure in ("loss", "mse", "mae", "rmse", "log_likelihood") else 2
 
 
 def count_wins(comparisons: Sequence[Comparison]) -> dict[str, dict[str, int]]:

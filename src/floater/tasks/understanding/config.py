@@ -6,6 +6,7 @@ Every default is defined once, here or in the task.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -141,11 +142,22 @@ class CompareConfig(Config):
         return self
 
 
+class MeasuredConfig(RunConfig):
+    """Settings of a task whose runs are measured on test sets and compared with one another."""
+
+    training: FineTuning = FineTuning()
+    compare: CompareConfig = CompareConfig()
+
+    def variants(self) -> Mapping[str, MeasuredConfig]:
+        """The runs that `floater compare` makes for each seed; the first is the base."""
+        raise ConfigError(f"The task {self.task} must have variants to compare, but has none.")
+
+
 _ENCODER_SETTINGS = ("update_every", "flow_lr_multiple", "flow_weight_decay", "freeze_flow")
 """Training settings that only matter with a position encoder."""
 
 
-class UnderstandingConfig(RunConfig):
+class UnderstandingConfig(MeasuredConfig):
     """The settings of one run of a task, from which `variants` derives those of a comparison."""
 
     task: str
@@ -157,8 +169,6 @@ class UnderstandingConfig(RunConfig):
     """A run or a saved attachment whose trained encoder is the starting point; it also determines
     `positions`.
     """
-    training: FineTuning = FineTuning()
-    compare: CompareConfig = CompareConfig()
 
     @model_validator(mode="after")
     def _fits(self) -> UnderstandingConfig:
@@ -176,7 +186,7 @@ class UnderstandingConfig(RunConfig):
 
     def without_encoder(self) -> UnderstandingConfig:
         """The same run without a position encoder; settings of the encoder are reset."""
-        positions = self.positions.model_copy(update={"encoder": None})
+        positions = self.positions.without_encoder()
         defaults = {
             name: type(self.training).model_fields[name].default for name in _ENCODER_SETTINGS
         }
@@ -185,7 +195,6 @@ class UnderstandingConfig(RunConfig):
         return self.model_copy(update=changes)
 
     def variants(self) -> dict[str, UnderstandingConfig]:
-        """The runs that `floater compare` makes for each seed; the first is the base."""
         if self.positions.encoder is None:
             raise ConfigError(
                 "`positions` must have an encoder to compare with the base model, but `encoder` is "

@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,17 @@ from rich.console import Console
 from rich.progress import Progress
 from safetensors.numpy import load_file, save_file
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from ...errors import ArgumentError, RunError
 from ...files import check_hashes, new_folder, reading, record_hashes, write_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
 from ...runs.scores import Difference, PairedScore, Score, SetScores
-from ...training.process import process_settings
+from ...training.placement import set_beyond
+from ...training.process import expecting_long_inputs, process_settings
 from ...training.task import EvaluationRequest
 from .comparison_tables import digits_of
 from .config import is_plain
-from .models import load_tokenizer, load_trained
 from .predicting import predict_all
 from .problem import Predictions, Problem, Split
 from .resampling import interval, paired_bootstrap
@@ -38,7 +36,7 @@ def evaluate(
     problem: Problem[Any, Any],
     model: nn.Module,
     split: Split,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     folder: RunFolder,
     *,
     name: str,
@@ -178,10 +176,11 @@ def evaluate_run(
         splits = _requested_splits(problem, request)
         for name, split in splits.items():
             check_name(name)
-            _check_own_scores(folder, name, split, request.model)
+            _check_own_scores(folder, name, split, request)
             if other is not None:
-                _check_own_scores(other, name, split, None)
-        scores = _measure(problem, folder, request.model, splits, console)
+                _check_own_scores(other, name, split, EvaluationRequest(beyond=request.beyond))
+        stack.enter_context(expecting_long_inputs(request.data is None))
+        scores = _measure(problem, folder, request, splits, console)
         if other is None:
             return
         for name, split in splits.items():
@@ -191,8 +190,9 @@ def evaluate_run(
                 )
             theirs = other.scores().sets.get(name)
             if theirs is None or theirs.data.get("sha256") != split.fingerprint()["sha256"]:
-                theirs_config = type(problem.config)(**other.settings())
-                _measure(problem.with_config(theirs_config), other, None, {name: split}, console)
+                their_problem = problem.with_config(type(problem.config)(**other.settings()))
+                same = EvaluationRequest(beyond=request.beyond)
+                _measure(their_problem, other, same, {name: split}, console)
             tests = compare_runs(problem, other, folder, name)
             folder.add_paired(tests)
             for test in tests:
@@ -203,11 +203,8 @@ def evaluate_run(
 def _requested_splits(problem: Problem[Any, Any], request: EvaluationRequest) -> dict[str, Split]:
     """The data to evaluate on, by the name under which scores are stored."""
     if request.data is not None:
-        config: Any = problem.config
-        whole = config.data.model_copy(update={"max_valid": None})
-        everything = problem.with_config(config.model_copy(update={"data": whole}))
         name = request.name or request.data.name.removesuffix(".gz").rsplit(".", 1)[0]
-        return {name: everything.read(request.data)}
+        return {name: problem.without_limits().read(request.data)}
     own: dict[str, Split] = {
         name: split for name, split in problem.splits().items() if name != "train"
     }
@@ -230,16 +227,19 @@ def _task_name(settings: dict[str, Any]) -> str:
     return " ".join(filter(None, (str(settings.get("task")), name)))
 
 
-def _check_own_scores(folder: RunFolder, name: str, split: Split, model: Path | None) -> None:
+def _check_own_scores(
+    folder: RunFolder, name: str, split: Split, request: EvaluationRequest
+) -> None:
     """Refuse to replace a run's own scores by something else."""
     own = folder.facts().get("data", {}).get(name)
     if own is None:
         return
-    if model is not None:
-        raise ArgumentError(
-            f"`--model` needs `--name`: {folder.path} stores the scores of its own weights as "
-            f"{name!r}."
-        )
+    for option, value in (("model", request.model), ("beyond", request.beyond)):
+        if value:
+            raise ArgumentError(
+                f"`--{option}` needs `--name`: {folder.path} stores the scores of its own weights "
+                f"as {name!r}."
+            )
     fingerprint = split.fingerprint()
     if own.get("sha256") != fingerprint["sha256"]:
         raise ArgumentError(
@@ -251,17 +251,19 @@ def _check_own_scores(folder: RunFolder, name: str, split: Split, model: Path | 
 def _measure(
     problem: Problem[Any, Any],
     folder: RunFolder,
-    model: Path | None,
+    request: EvaluationRequest,
     splits: dict[str, Split],
     console: Console,
 ) -> dict[str, SetScores]:
+    model = request.model
     if model is None and not folder.model.is_dir():
         finished = folder.finished()
         advice = "give weights with --model" if finished else "finish the run with --resume"
         reason = ": it was trained with `keep_model: false`, or not trained" if finished else ""
         raise RunError(f"{folder.path} holds no model{reason}; {advice}.")
     path = model or folder.model
-    trained, tokenizer = load_trained(problem, path), load_tokenizer(str(path))
+    trained, tokenizer = problem.load(path)
+    set_beyond(trained, request.beyond)
     scores = {}
     for name, split in splits.items():
         scores[name] = evaluate(problem, trained, split, tokenizer, folder, name=name)

@@ -13,21 +13,25 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from ...attachments import attach, attachment, from_pretrained
+from ...attachments import attachment, from_pretrained
 from ...attachments.context import NAME
-from ...attachments.layouts import base_of
+from ...attachments.layouts import base_of, position_limit
 from ...attachments.loading import quiet
-from ...encoders import Flow
+from ...config import saved_encoder
+from ...encoders import Flow, FlowConfig
 from ...errors import ConfigError, RunError
 from ...files import check_hashes, reading
 from ...runs.checked_json import read_checked
-from ...runs.folder import CONFIG
+from ...runs.folder import CONFIG, RunFolder
 from .config import UnderstandingConfig, UnderstandingPositions
 from .problem import Problem
 
 ATTACHMENT = "attachment"
 """Folder of a run that holds its encoder alone."""
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"),
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+)
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -62,8 +66,13 @@ def locate(name: str) -> str:
     return str(folder)
 
 
-def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model, which must be fast and able to pad."""
+def load_tokenizer(where: str, *, pads: bool = True) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model, which must be fast.
+
+    Args:
+        where: folder or hub name of the model.
+        pads: whether it must have a padding token.
+    """
     with reading(
         f"The tokenizer of {where}",
         ConfigError,
@@ -73,10 +82,11 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerBase:
     if (
         not isinstance(tokenizer, PreTrainedTokenizerBase)
         or not tokenizer.is_fast
-        or tokenizer.pad_token_id is None
+        or (pads and tokenizer.pad_token_id is None)
     ):
+        needed = " with a padding token" if pads else ""
         raise ConfigError(
-            f"The tokenizer of {where} must be a fast one with a padding token, but is a "
+            f"The tokenizer of {where} must be a fast one{needed}, but is a "
             f"{type(tokenizer).__name__}."
         )
     return tokenizer
@@ -87,7 +97,7 @@ def build(problem: Problem[Any, Any], where: str) -> nn.Module:
 
     A new head gets the same random weights with and without a position encoder.
     """
-    config = problem.config
+    config: Any = problem.config
     settings = {**problem.head(), **_dropout(config, where)}
     if config.dynamics is not None:
         model: nn.Module = from_pretrained(
@@ -97,12 +107,24 @@ def build(problem: Problem[Any, Any], where: str) -> nn.Module:
             dtype=torch.float32,
             **settings,
         )
+        _continue_training(model, config)
         return model
     model = load(problem.auto_class, where, **settings)
-    positions = config.positions
-    if positions.encoder is not None:
-        attach(model, positions.encoder, sites=positions.sites, positions=positions.own)
+    config.positions.attach(model)
     return model
+
+
+def _continue_training(model: nn.Module, config: UnderstandingConfig) -> None:
+    """Take over the settings that may differ from those of trained dynamics. Where these were saved
+    before their range was recorded, it is that of their run.
+    """
+    attached = attachment(model)
+    assert attached is not None
+    assert config.dynamics is not None
+    longest = RunFolder(config.dynamics).facts().get("longest")
+    if not attached.trained_range and isinstance(longest, int) and longest > 0:
+        attached.trained_range = attached.delta * (longest - 1)
+    attached.beyond = config.positions.beyond
 
 
 def load(auto_class: Any, where: str | Path, **settings: Any) -> Any:
@@ -152,7 +174,8 @@ def _check_head(problem: Problem[Any, Any], folder: Path, settings: dict[str, An
     head = problem.auto_class.__name__.removeprefix("AutoModel")
     classes = settings.get("architectures")
     class_name = str(classes[0]) if isinstance(classes, list) and classes else "no class"
-    if not class_name.endswith(head):
+    names = (head, "LMHeadModel") if head == "ForCausalLM" else (head,)  # such as GPT2LMHeadModel
+    if not class_name.endswith(names):
         raise RunError(
             f"{folder} must hold a model {head}, but holds one of {class_name}: the weights of "
             "another task."
@@ -207,11 +230,16 @@ def select_trained(model: nn.Module, part: str) -> None:
             encoder.initial.requires_grad_(True)
 
 
-def lacks_head(auto_class: Any, where: str) -> bool:
-    """Whether a checkpoint has no weights for the head of an Auto class."""
+def load_and_find_head(auto_class: Any, where: str) -> tuple[Any, bool]:
+    """Load a pretrained model; also returns whether its checkpoint has weights for the head."""
     model, info = load(auto_class, where, output_loading_info=True)
     inside = f"{model.base_model_prefix}."
-    return any(not name.startswith(inside) for name in info["missing_keys"])
+    return model, all(name.startswith(inside) for name in info["missing_keys"])
+
+
+def lacks_head(auto_class: Any, where: str) -> bool:
+    """Whether a checkpoint has no weights for the head of an Auto class."""
+    return not load_and_find_head(auto_class, where)[1]
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:
@@ -239,11 +267,12 @@ def resolve(config: UnderstandingConfig) -> UnderstandingConfig:
         f"The config of {where}", ConfigError, "check its config.json, or give another model."
     ):
         model_config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
-    rows = getattr(model_config, "max_position_embeddings", config.max_length)
-    first = 0
-    if model_config.model_type in ("roberta", "xlm-roberta"):  # their positions start after padding
-        first = model_config.pad_token_id + 1
-    return config.model_copy(update={"max_length": min(config.max_length, int(rows) - first)})
+    limit = position_limit(model_config)
+    return (
+        config
+        if limit is None
+        else config.model_copy(update={"max_length": min(config.max_length, limit)})
+    )
 
 
 def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositions:
@@ -253,10 +282,22 @@ def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositi
             f"{folder / 'floater_config.json'} must describe an encoder, but does not; it is "
             "damaged."
         )
+    encoder: Any = saved["encoder"]
+    if isinstance(encoder, dict):
+        encoder = saved_encoder(encoder)
     theirs = UnderstandingPositions(
-        encoder=saved["encoder"], sites=saved["sites"], own=saved["positions"]
+        encoder=encoder,
+        rotary=saved.get("rotary"),
+        sites=saved["sites"],
+        own=saved["positions"],
+        beyond=config.positions.beyond,
     )
-    if "positions" in config.model_fields_set and config.positions != theirs:
+    ours = config.positions
+    if isinstance(theirs.encoder, FlowConfig) and ours.encoder is not None:
+        # what they took over from their model
+        fitted = ours.encoder.fitted(theirs.encoder.length)
+        ours = ours.model_copy(update={"encoder": fitted})
+    if "positions" in config.model_fields_set and ours != theirs:
         raise ConfigError(
             f"`positions` must be those of {config.dynamics}, but differ from them; leave "
             "`positions` out to use the same ones."

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from ...training.world import ALONE, World
 from .problem import Features, Problem
@@ -22,7 +21,7 @@ def predict_all(
     problem: Problem[Any, Any],
     model: nn.Module,
     features: Features,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     *,
     world: World = ALONE,
     only: Sequence[int] | None = None,

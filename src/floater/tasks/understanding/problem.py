@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from ..padding import PadRight
-from .config import UnderstandingConfig
+from .config import MeasuredConfig
 
 Batch = dict[str, Tensor]
 Measure = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -68,19 +67,28 @@ F = TypeVar("F", bound=Features)
 
 
 class Problem(ABC, Generic[S, F]):
-    """Data, head, loss and measures. Scores are percentages by default."""
+    """Data, head, loss and measures. Scores are percentages by default.
+
+    Tasks whose inputs are not text have None in place of a tokenizer.
+    """
 
     auto_class: ClassVar[Any]
     """The Auto class of transformers that has the head."""
     less_is_better: ClassVar[frozenset[str]] = frozenset()
     """Measures of which less is better, such as losses."""
+    needs_padding_token: ClassVar[bool] = True
+    """Whether the tokenizer must have a padding token."""
 
-    def __init__(self, config: UnderstandingConfig) -> None:
+    def __init__(self, config: MeasuredConfig) -> None:
         self.config = config
 
-    def with_config(self, config: UnderstandingConfig) -> Self:
+    def with_config(self, config: MeasuredConfig) -> Self:
         """The same kind of problem with other settings."""
         return type(self)(config)
+
+    def without_limits(self) -> Self:
+        """The same problem without limits on the size of test sets, for a file of the user's."""
+        return self
 
     @property
     @abstractmethod
@@ -103,10 +111,14 @@ class Problem(ABC, Generic[S, F]):
         """Initialise a new head before it is trained alone."""
 
     @abstractmethod
-    def encode(self, split: S, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> F:
+    def load(self, path: Path) -> tuple[nn.Module, Any]:
+        """The trained model in a folder, in eval mode, and its tokenizer, if it has one."""
+
+    @abstractmethod
+    def encode(self, split: S, tokenizer: Any, *, training: bool) -> F:
         """The inputs of the model."""
 
-    def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
+    def collate(self, tokenizer: Any) -> Callable[[Sequence[Any]], Batch]:
         """A function that turns a list of inputs into a batch of tensors.
 
         Training batches have `labels`; the loss is divided by their number, without those of -100.
@@ -134,9 +146,9 @@ class Problem(ABC, Generic[S, F]):
         return measure
 
 
-def forward(model: nn.Module, batch: Batch) -> Any:
+def forward(model: nn.Module, batch: Mapping[str, Any]) -> Any:
     """The model's outputs for a batch without labels; the task computes the loss."""
-    return model(**{name: tensor for name, tensor in batch.items() if name != "labels"})
+    return model(**{name: value for name, value in batch.items() if name != "labels"})
 
 
 def sample(count: int, size: int | None) -> np.ndarray | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from ...errors import RunError
 from ...runs.comparison import StartCheck, VariantScore
@@ -40,7 +39,7 @@ def outputs_at_start(
     problem: Problem[Any, Any],
     model: nn.Module,
     valid: Features,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     *,
     trained: bool,
 ) -> StartOutputs:

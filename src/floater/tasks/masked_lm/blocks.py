@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import DataError
-from ...files import digest
+from ..language_model.text import Text, pieces, special_tokens, tokens_of_lines, too_little
 
-_BATCH = 1000  # lines per call of the tokenizer
 _SHORTEST = 4  # tokens of a block; shorter ones give no context to predict from
-_JOINED = re.compile(r" @([-,.])@ ")
-_HEADING = re.compile(r"^(= )+(.*?)( =)+$")
-_BEFORE = re.compile(r" ([.,;:!?%)\]}]|'s\b|n't\b)")
-_AFTER = re.compile(r"([(\[{$]) ")
-
-
-@dataclass(frozen=True)
-class Text:
-    """The lines of one or several files."""
-
-    lines: list[str]
-    name: str
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def fingerprint(self) -> dict[str, str | int]:
-        """What a run folder records about the data."""
-        return {"from": self.name, "lines": len(self), "sha256": digest(self.lines)}
-
-
-def from_wikitext(line: str, unknown: str) -> str:
-    """Turn a line of a WikiText token file back into normal text: without its markers of headings
-    and split numbers, and without spaces around punctuation.
-    """
-    line = _HEADING.sub(r"\2", line.strip())
-    line = _JOINED.sub(r"\1", line).replace("<unk>", unknown)
-    return _AFTER.sub(r"\1", _BEFORE.sub(r"\1", line))
 
 
 class Blocks(Dataset[dict[str, list[int]]]):
@@ -73,7 +41,7 @@ class Blocks(Dataset[dict[str, list[int]]]):
                 "needs one."
             )
         self._rows, self._share, self._seed = rows, share, seed
-        self._before, self._after = _around(tokenizer)
+        self._before, self._after = special_tokens(tokenizer)
         self._mask = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)
         self._special = np.array(sorted(special))
@@ -131,41 +99,15 @@ def cut(
     Returns:
         The tokens of each block, without special tokens.
     """
-    room = length - sum(map(len, _around(tokenizer)))
+    room = length - sum(map(len, special_tokens(tokenizer)))
     if room < _SHORTEST:
         raise DataError(
             f"`max_length` must leave room for {_SHORTEST} tokens and the special tokens, but is "
             f"{length}."
         )
-    lines = [line for line in text.lines if line.strip()]
-    encoded: list[Any] = []
-    for first in range(0, len(lines), _BATCH):
-        outputs = tokenizer(
-            lines[first : first + _BATCH],
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
-        encoded += [np.array(row, dtype=np.int64) for row in outputs["input_ids"]]
+    encoded = tokens_of_lines(text, tokenizer)
     sequences = encoded if apart else [np.concatenate(encoded)] if encoded else []
-    rows = [
-        row
-        for tokens in sequences
-        for row in np.split(tokens, range(room, len(tokens), room))
-        if len(row) >= _SHORTEST
-    ]
+    rows = [row for tokens in sequences for row in pieces(tokens, room) if len(row) >= _SHORTEST]
     if not rows:
-        raise DataError(
-            f"{text.name} must hold at least {_SHORTEST} tokens of text, but holds "
-            f"{sum(map(len, encoded))}."
-        )
+        raise too_little(text, _SHORTEST, sum(map(len, encoded)))
     return rows
-
-
-def _around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer adds before and after a text."""
-    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    first = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
-    return whole[:first], whole[first + len(inner) :]

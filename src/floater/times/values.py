@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .errors import TimesError, brief
+from ..errors import TimesError, brief
 
 DELTA = 0.1
 """Δ, the time between two neighbouring tokens of plain text (the paper's value)."""

@@ -1,0 +1,95 @@
+"""A solution as its polynomials, one for each step, for many times that share few steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from .gradient_method import apply
+from .kernel import pick, picks, unpick
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The polynomials of the first steps of a trajectory, differentiable like its states.
+
+    States at thousands of times then cost one reverse sweep, and those of some columns of the state
+    can be computed without the others.
+
+    Attributes:
+        coefficients: [steps, degree + 1, *initial.shape], those of 1, θ, θ² … with θ = 0 at the
+            beginning of a step and 1 at its end.
+        grid: times at which the steps begin and end [steps + 1].
+        lengths: lengths of the steps [steps].
+    """
+
+    coefficients: Tensor
+    grid: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+
+    @property
+    def end(self) -> float:
+        """The last time they serve."""
+        return float(self.grid[-1])
+
+    def locate(self, times: Tensor) -> PiecewiseTimes:
+        """Find the steps that times [n] up to the end lie in."""
+        flat: NDArray[np.float64] = times.detach().reshape(-1).to("cpu", torch.float64).numpy()
+        step = np.searchsorted(self.grid[1:], flat, side="left")
+        theta = (flat - self.grid[step]) / self.lengths[step]
+        powers = np.vander(theta, self.coefficients.shape[1], increasing=True)
+        places = step * self.coefficients.shape[1]
+        like = self.coefficients
+        return PiecewiseTimes(
+            torch.from_numpy(places).to(like.device),
+            torch.from_numpy(powers).to(like.device, like.dtype),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseTimes:
+    """Times [n] with the polynomials that they belong to.
+
+    Attributes:
+        places: number of the first coefficient of each time's polynomial, if those of all are one
+            matrix [steps · (degree + 1), …].
+        powers: 1, θ, θ² … [n, degree + 1].
+    """
+
+    places: Tensor
+    powers: Tensor
+
+    def states(self, coefficients: Tensor) -> Tensor:
+        """Return the states [n, width] of some columns of the coefficients
+        [steps · (degree + 1), width].
+        """
+        if picks(coefficients):
+            return apply(_States, coefficients, self)
+        terms = torch.arange(self.powers.shape[1], device=self.places.device)
+        states: Tensor = F.embedding_bag(
+            self.places.unsqueeze(1) + terms,
+            coefficients,
+            mode="sum",
+            per_sample_weights=self.powers,
+        )
+        return states
+
+
+class _States(torch.autograd.Function):
+    """Sums of coefficients times powers, by the compiled kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, times: PiecewiseTimes) -> Tensor:
+        ctx.times, ctx.count = times, len(coefficients)
+        return pick(times.powers, times.places, coefficients)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        times: PiecewiseTimes = ctx.times
+        return unpick(times.powers, times.places, gradient, ctx.count), None

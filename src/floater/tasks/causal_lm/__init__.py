@@ -1,0 +1,1 @@
+"""Causal language modelling: train the dynamics on any text, the pretrained model frozen."""

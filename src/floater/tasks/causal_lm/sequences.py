@@ -1,0 +1,88 @@
+"""Sequences of tokens from text, in which every token is predicted once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ...errors import DataError
+from ..language_model.text import Text, pieces, special_tokens, tokens_of_lines, too_little
+
+
+class Sequences(Dataset[dict[str, list[int]]]):
+    """Token sequences; all tokens but the first ones are predicted.
+
+    Args:
+        rows: tokens of each sequence.
+        context: number of tokens at the start of each sequence that are not predicted.
+    """
+
+    def __init__(self, rows: Sequence[np.ndarray], context: int = 1) -> None:
+        self._rows, self._context = rows, context
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sequence."""
+        return np.array([len(row) for row in self._rows])
+
+    def __getitem__(self, number: int) -> dict[str, list[int]]:
+        tokens = self._rows[number].tolist()
+        return {
+            "input_ids": tokens,
+            "attention_mask": [1] * len(tokens),
+            "labels": [*[-100] * self._context, *tokens[self._context :]],
+        }
+
+
+def sequences(
+    text: Text,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    *,
+    apart: bool = False,
+    most: int | None = None,
+) -> Sequences:
+    """Cut the tokens of a text into sequences.
+
+    A sequence begins with the start token that the tokenizer adds; if it adds none, with the last
+    token of the sequence before. Either way every token is predicted once, except for the very
+    first where there is no start token.
+
+    Args:
+        text: the text.
+        tokenizer: the model's.
+        length: tokens per sequence.
+        apart: each line is a document, begins a sequence and ends with the tokenizer's end token,
+            if it adds one; otherwise lines and the line breaks between them are concatenated, and
+            every sequence but the last is full.
+        most: return only this many sequences, the first ones.
+    """
+    before, after = special_tokens(tokenizer)
+    context = max(1, len(before))
+    room = length - context
+    if room < 1:
+        raise DataError(
+            f"`max_length` must leave room for a token to predict after {context}, but is {length}."
+        )
+    lines = tokens_of_lines(text, tokenizer, ending="" if apart else "\n")
+    if apart:
+        documents = [np.concatenate([line, np.array(after, np.int64)]) for line in lines]
+    else:
+        documents = [np.concatenate(lines)] if lines else []
+    rows = [row for tokens in documents for row in _rows(tokens, before, room)]
+    if not rows:
+        raise too_little(text, context + 1 - len(before), sum(map(len, lines)))
+    return Sequences(rows[:most], context)
+
+
+def _rows(tokens: np.ndarray, before: Sequence[int], room: int) -> list[np.ndarray]:
+    """One document as sequences of at most `room` predicted tokens."""
+    start = np.array(before, np.int64)
+    if len(start):
+        return [np.concatenate([start, piece]) for piece in pieces(tokens, room)]
+    return [tokens[first : first + room + 1] for first in range(0, len(tokens) - 1, room)]

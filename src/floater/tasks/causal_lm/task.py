@@ -1,0 +1,96 @@
+"""The causal language modelling task: config, data and what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from ...config import Count
+from ...errors import ConfigError
+from ..language_model.config import LanguageModelConfig
+from ..language_model.task import LanguageModelTask
+from ..language_model.text import Text
+from ..padding import PadRight
+from ..understanding.models import load_and_find_head, locate
+from ..understanding.problem import Batch, forward
+from .sequences import Sequences, sequences
+
+
+class CausalConfig(LanguageModelConfig):
+    """One run of causal language modelling; by default, one epoch of the encoder alone."""
+
+    task: Literal["causal_lm"] = "causal_lm"
+    max_length: Count = 256
+
+
+class CausalLMTask(LanguageModelTask[Sequences]):
+    """Predict the next token. The main measure is the loss per token, in nats."""
+
+    auto_class = AutoModelForCausalLM
+    columns = ("loss", "tokens", "right")
+    needs_padding_token = False
+    config: CausalConfig
+    config_class = CausalConfig
+
+    def prepare_dependencies(self, path: Path, console: Console) -> CausalLMTask:
+        """Refuse a model without a trained head, and one that sees the tokens to predict."""
+        name = self.config.model.name
+        model, has_head = load_and_find_head(self.auto_class, locate(name))
+        if not has_head:
+            raise ConfigError(
+                f"`name` of `model` must be a causal language model with its head, but {name} has "
+                "no weights for the head."
+            )
+        if not _is_causal(model.eval()):
+            raise ConfigError(
+                f"`name` of `model` must be a causal language model, but {name} sees the tokens "
+                "that it predicts; use the task masked_lm for an encoder."
+            )
+        return self
+
+    def encode(
+        self, split: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool
+    ) -> Sequences:
+        return sequences(
+            self.normal(split, tokenizer),
+            tokenizer,
+            self.config.max_length,
+            apart=self.config.data.apart,
+            most=self.limit(training=training),
+        )
+
+    def unknown_word(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        # Models such as GPT-2 use the end of a document as their unknown token.
+        return ""
+
+    def collate(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[Any]], Batch]:
+        # Padding follows all tokens and has no label, so that no prediction depends on its number.
+        return PadRight(tokenizer.pad_token_id or 0)
+
+    def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        following = F.pad(labels[:, 1:], (0, 1), value=-100)
+        chosen = following.ne(-100)
+        return chosen, following[chosen]
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        settings: dict[str, Any] = {**batch, "use_cache": False}
+        return forward(model, settings)
+
+    def signature(self, measure: str) -> str:
+        text = "lines apart" if self.config.data.apart else "packed"
+        return f"{measure}|causal lm|{text}|length:{self.config.max_length}"
+
+
+@torch.no_grad()
+def _is_causal(model: Any) -> bool:
+    """Whether the prediction after a token does not depend on the tokens that follow."""
+    inputs = torch.tensor([[0, 1], [0, 2]], device=model.device)
+    first, other = model(input_ids=inputs, use_cache=False).logits[:, 0]
+    return bool(torch.allclose(first, other, rtol=1e-4, atol=1e-4))

@@ -1,0 +1,1 @@
+"""The task `documents`: classify documents by their sentences, at times by sentence lengths."""

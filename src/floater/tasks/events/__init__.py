@@ -1,0 +1,1 @@
+"""Event sequences: the type and the time of the next event."""

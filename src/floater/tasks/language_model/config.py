@@ -1,0 +1,80 @@
+"""Settings that the tasks on plain text share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from ...config import Config, Count, NotNegative, Positive
+from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig
+
+
+class TextHub(Config):
+    """A data set on the Hugging Face hub with a column `text`."""
+
+    name: str = "Salesforce/wikitext"
+    config: str = "wikitext-103-v1"
+    train: str = "train"
+    valid: str = "validation"
+
+
+class TextData(Config):
+    """The text: files of lines, or a data set on the hub."""
+
+    train: tuple[Path, ...] = ()
+    """Text files, plain or .gz; a .jsonl file holds one document per line, as its `text`."""
+    valid: tuple[Path, ...] = ()
+    hub: TextHub | None = None
+    wikitext: bool = False
+    """The lines are WikiText's tokens, to be turned back into normal text."""
+    apart: bool = False
+    """Each line is an example, such as a sentence, a reaction or a document; by default lines are
+    concatenated and cut into blocks.
+    """
+    max_train: Count | None = None
+    """Train on the first this many blocks only."""
+    max_valid: Count | None = None
+    """Evaluate on the first this many blocks only."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.hub is None) != bool(self.train) or bool(self.train) != bool(self.valid):
+            raise ValueError("give either `train` and `valid` (lists of text files) or `hub`")
+        return self
+
+
+class FlowTraining(FineTuning):
+    """How to train the position encoder alone: one epoch."""
+
+    part: TrainedPart = "flow"
+    epochs: Count = 1
+    batch: Count = 32
+    lr: Positive = 1e-3
+    weight_decay: NotNegative = 0.0
+
+
+class LanguageModelConfig(UnderstandingConfig):
+    """One run on plain text; by default, one epoch of the encoder alone."""
+
+    data: TextData
+    max_length: Count = 128
+    training: FlowTraining = FlowTraining()
+
+    def variants(self) -> dict[str, UnderstandingConfig]:
+        """The base model, the same with p(start) alone (h ≡ 0), and with the dynamics.
+
+        If the base model is trained too, there is no variant with p(start) alone.
+        """
+        all_variants = super().variants()
+        if self.training.part not in ("flow", "start"):
+            return all_variants
+        return {
+            "base": all_variants["base"],
+            "start": self._with("start"),
+            "floater": self,
+        }
+
+    def _with(self, part: Literal["start"]) -> LanguageModelConfig:
+        return self.model_copy(update={"training": self.training.model_copy(update={"part": part})})

@@ -1,0 +1,153 @@
+"""The base class of tasks on plain text: predict tokens; loss, accuracy and perplexity."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+
+from ...attachments.layouts import base_of
+from ...errors import RunError
+from ..tsv import from_hub
+from ..understanding.problem import Batch, Features, Measure, Predictions, forward
+from ..understanding.resampling import ratio
+from ..understanding.task import UnderstandingTask
+from .config import LanguageModelConfig
+from .text import Text, from_wikitext, read_text
+
+B = TypeVar("B", bound=Features)
+
+
+class LanguageModelTask(UnderstandingTask[Text, B]):
+    """Predict tokens of a text. The main measure is the loss per predicted token, in nats."""
+
+    more_is_better = False
+    less_is_better = frozenset({"loss", "perplexity"})
+    config: LanguageModelConfig
+    columns: ClassVar[tuple[str, str, str]]
+    """Names of the sums over the predicted tokens of a block: loss, number, predicted rightly."""
+
+    @abstractmethod
+    def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Which hidden states [batch, length] predict a token, and the tokens [predictions]."""
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """The model's outputs for a batch without labels."""
+        return forward(model, batch)
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0)}
+
+    def splits(self) -> dict[str, Text]:
+        settings = self.config.data
+        hub = settings.hub
+        if hub is None:
+            return {"train": read_text(settings.train), "valid": read_text(settings.valid)}
+        return {
+            name: Text(
+                from_hub(hub.name, hub.config, split)["text"], f"{hub.name} {hub.config} {split}"
+            )
+            for name, split in (("train", hub.train), ("valid", hub.valid))
+        }
+
+    def read(self, path: Path) -> Text:
+        return read_text((path,))
+
+    def normal(self, split: Text, tokenizer: PreTrainedTokenizerBase) -> Text:
+        """The text without the markup of WikiText."""
+        if not self.config.data.wikitext:
+            return split
+        unknown = self.unknown_word(tokenizer)
+        return Text([from_wikitext(line, unknown) for line in split.lines], split.name)
+
+    def unknown_word(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """What stands for WikiText's unknown words; "" leaves them out."""
+        return tokenizer.unk_token or ""
+
+    def limit(self, *, training: bool) -> int | None:
+        """How many blocks to use."""
+        settings = self.config.data
+        return settings.max_train if training else settings.max_valid
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        chosen, tokens = self.targets(batch["labels"])
+        return F.cross_entropy(self._logits(model, batch, chosen), tokens, reduction="sum")
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        chosen, tokens = self.targets(batch["labels"])
+        logits = self._logits(model, batch, chosen)
+        owner = chosen.nonzero()[:, 0]
+        zeros = torch.zeros(len(chosen), dtype=torch.float64, device=logits.device)
+        columns = (
+            F.cross_entropy(logits, tokens, reduction="none"),
+            torch.ones_like(tokens),
+            logits.argmax(1).eq(tokens),
+        )
+        return {
+            name: zeros.index_add(0, owner, column.to(zeros.dtype))
+            for name, column in zip(self.columns, columns, strict=True)
+        }
+
+    def judge(self, split: Text, features: B, outputs: Mapping[str, np.ndarray]) -> Predictions:
+        table = np.stack([outputs[name] for name in self.columns], 1).astype(np.float64)
+        if not np.isfinite(table).all():
+            raise RunError(
+                f"The loss on {split.name} must be finite, but is not; did the training diverge? "
+                "Lower `lr`."
+            )
+        rows = [dict(zip(self.columns, row, strict=True)) for row in table.tolist()]
+        return Predictions(rows, table)
+
+    def scores(self, table: np.ndarray) -> dict[str, float]:
+        loss, predicted, right = table.sum(0)
+        return {
+            "loss": loss / predicted,
+            "accuracy": 100 * right / predicted,
+            "perplexity": math.exp(min(loss / predicted, 700.0)),
+        }
+
+    def _logits(self, model: nn.Module, batch: Batch, chosen: Tensor) -> Tensor:
+        """Logits [predictions, vocabulary].
+
+        The head, which is expensive in a small model, is only applied to the chosen states.
+        """
+        bare = getattr(model, "module", model)  # DistributedDataParallel wraps it
+        with _selected_states(base_of(bare), chosen) as selected:
+            logits: Tensor = self.outputs(model, batch).logits
+        return (logits.squeeze(0) if selected else logits[chosen]).float()
+
+
+@contextmanager
+def _selected_states(base: nn.Module, chosen: Tensor) -> Iterator[list[nn.Module]]:
+    """Let a base model pass only the chosen tokens on to its head, as one row.
+
+    Args:
+        base: the base model.
+        chosen: which tokens [batch, length].
+
+    Yields:
+        A list that stays empty if the head does not take its inputs from the base model (OPT's
+        takes them from a part of it).
+    """
+    selected: list[nn.Module] = []
+
+    def select(module: nn.Module, inputs: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state[chosen].unsqueeze(0)
+        selected.append(module)
+        return output
+
+    handle = base.register_forward_hook(select)
+    try:
+        yield selected
+    finally:
+        handle.remove()

@@ -1,0 +1,1 @@
+"""Irregular multivariate series: classification, regression, forecasting and imputation."""

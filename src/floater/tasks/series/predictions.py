@@ -1,0 +1,159 @@
+"""`floater predict` for series: one CSV row per series, or per asked value."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ...errors import ArgumentError, DataError, RunError
+from ...files import write_text
+from ...printing import print_text
+from ...runs.folder import RunFolder
+from ...training.process import process_settings
+from ...training.task import PredictionRequest
+from ..timed.tables import ColumnTable
+from ..timed.task import TimedTask
+from ..understanding.predicting import predict_all
+from .config import SeriesConfig
+from .inputs import SeriesInputs
+from .observations import Observations, SeriesSplit
+
+
+def write_predictions(
+    task: TimedTask[SeriesSplit, SeriesInputs],
+    config: SeriesConfig,
+    read: Callable[[SeriesConfig], SeriesSplit],
+    folder: RunFolder,
+    request: PredictionRequest,
+    console: Console,
+) -> None:
+    """Predict for every series of a file, and write the predictions.
+
+    Args:
+        task: of the run.
+        config: its settings.
+        read: reads the series of the request, with the settings that it is given.
+        folder: the run's.
+        request: files and options.
+        console: where to say what was written.
+    """
+    needs = [*config.data.static, *config.data.categories]
+    if needs and request.labels is None:
+        raise ArgumentError(
+            f"`--labels` must be a file with the static columns {', '.join(needs)}, which the model"
+            " was trained with, but was not given."
+        )
+    if config.head.asks != (request.asked is not None):
+        what = (
+            "must be a file with the ids, times and variables to predict"
+            if (config.head.asks)
+            else f"does not apply to {config.head.kind}"
+        )
+        raise ArgumentError(f"`--asked` {what}.")
+    weights = request.model or folder.model
+    if not weights.is_dir():
+        raise RunError(f"{folder.path} holds no model; finish the run, or give --model.")
+    data = config.data.model_copy(update={"labels": request.labels})
+    with process_settings():
+        model, preparation = task.load(weights)
+        split = read(config.model_copy(update={"data": data}))
+        asked = None
+        if request.asked is not None:
+            split, asked = _with_questions(split, request.asked, config)
+        features = SeriesInputs(split, preparation, config, labelled=False, asked=asked)
+        outputs = predict_all(task, model, features, preparation)
+    if config.head.kind == "classification":
+        chances = np.exp(outputs["scores"].astype(np.float64))
+        header = [data.columns.id, "predicted", *(f"p_{name}" for name in preparation.classes)]
+        rows: Iterable[Sequence[Any]] = (
+            [name, preparation.classes[row.argmax()], *(f"{chance:.6g}" for chance in row)]
+            for name, row in zip(split.ids(), chances, strict=True)
+        )
+    elif config.head.kind == "regression":
+        header = [data.columns.id, "predicted"]
+        values = outputs["values"] * preparation.target_deviation + preparation.target_mean
+        rows = ([name, f"{value:.6g}"] for name, value in zip(split.ids(), values, strict=True))
+    else:
+        header = data.columns.names()
+        rows = _answers(split, features, outputs["values"])
+    count = _write(request.out, header, rows)
+    print_text(console, f"wrote {count:,} predictions to {request.out}")
+
+
+def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    count = 0
+    for row in rows:
+        writer.writerow(row)
+        count += 1
+    write_text(path, text.getvalue())
+    return count
+
+
+def _answers(
+    split: SeriesSplit, features: SeriesInputs, values: np.ndarray
+) -> Iterable[Sequence[Any]]:
+    """The asked values in the unit of their variable, in the order of id, time and file."""
+    observations, preparation = split.observations, features.preparation
+    number_of = {name: number for number, name in enumerate(preparation.variables)}
+    for number, name in enumerate(split.ids()):
+        rows = features.rows(number)
+        asked = rows[features.asked(number, rows)]
+        predicted, _ = features.answers(number, values[number])
+        for row, value in zip(asked, predicted, strict=True):
+            variable = observations.names[observations.variables[row]]
+            known = number_of[variable]
+            real = value * preparation.deviations[known] + preparation.means[known]
+            yield [name, f"{observations.times[row]:.12g}", variable, f"{real:.6g}"]
+
+
+def _with_questions(
+    split: SeriesSplit, path: Path, config: SeriesConfig
+) -> tuple[SeriesSplit, np.ndarray]:
+    """The split with asked points among its observations, and which ones these are."""
+    columns, clock = config.data.columns, config.clock
+    table = ColumnTable(path, [columns.id, columns.time, columns.variable])
+    times, variables = table.numbers(columns.time), table.names(columns.variable)
+    series = table.names(columns.id)
+    known = split.observations
+    number = {name: position for position, name in enumerate(known.ids)}
+    owners = np.array([number.get(name, -1) for name in series.names])[series.codes]
+    firsts = known.times[np.minimum(known.offsets[:-1], len(known.times) - 1)]
+    origin = clock.start(firsts[np.maximum(owners, 0)])
+    for wrong, text in (
+        (owners < 0, "the id must be one of the series of the data, but is not"),
+        (times < origin, "the time must not be before the origin of the clock, but is"),
+    ):
+        if wrong.any():
+            raise DataError(f"{table.where(int(np.flatnonzero(wrong)[0]))}: {text}.")
+    names = [*known.names, *(name for name in variables.names if name not in known.names)]
+    code = np.array([names.index(name) for name in variables.names])[variables.codes]
+    codes = np.concatenate((np.repeat(np.arange(len(known.ids)), np.diff(known.offsets)), owners))
+    all_times = np.concatenate((known.times, times))
+    is_asked = np.arange(len(all_times)) >= len(known.times)
+    order = np.lexsort((all_times, codes))
+    counts = np.bincount(codes, minlength=len(known.ids))
+    joined = Observations(
+        known.ids,
+        np.concatenate(([0], np.cumsum(counts))),
+        all_times[order],
+        np.concatenate((known.variables, code.astype(np.int32)))[order],
+        np.concatenate((known.values, np.zeros(len(times), dtype=np.float32)))[order],
+        names,
+        np.concatenate((known.rows, np.arange(len(times))))[order],
+        known.table,
+        known.dropped,
+        known.sha256,
+    )
+    asked_series = np.unique(owners)
+    members = split.members[np.isin(split.records.series[split.members], asked_series)]
+    return replace(split, observations=joined, members=members), is_asked[order]

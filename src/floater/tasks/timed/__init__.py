@@ -1,0 +1,1 @@
+"""What tasks with real-valued times share: settings, tables, model, folds, measures, the task."""

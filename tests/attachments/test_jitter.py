@@ -1,0 +1,195 @@
+"""Random times while training: a draw for each row, one solve, off in evaluation."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import floater
+from floater.attachments.jitter import JitterDraws
+from floater.attachments.token_positions import IndexRange, TokenPositions
+from floater.errors import ArgumentError, ConfigError
+from floater.training.checkpoints import load_solutions, save_solutions
+
+from .attach_models import MOVING, batch, logits, make
+
+NAMES = ("bert", "roberta", "gpt2", "llama", "marian", "t5")
+
+
+def drawn(jitter: floater.TimeJitter, rows: int, length: int, draws: int = 1) -> Tensor:
+    """Times [draws, rows, length] of consecutive positions, Δ = 1."""
+    sequence = JitterDraws()
+    positions = TokenPositions(IndexRange(0, length), length)
+    times = []
+    for _ in range(draws):
+        moved = sequence.next(jitter, rows).move(positions, 1.0).times
+        assert moved is not None
+        times.append(moved.view(rows, length))
+    return torch.stack(times)
+
+
+def test_every_row_has_a_draw_of_its_own_and_stretch_is_log_uniform() -> None:
+    times = drawn(floater.TimeJitter(stretch=4.0), 500, 6, draws=4)
+    steps = times.diff(dim=2)
+    torch.testing.assert_close(steps, steps[..., :1].expand_as(steps))
+    assert not times[..., 0].any()
+    factors = steps[..., 0].flatten()
+    assert len(factors.unique()) == 2000
+    assert 1 <= factors.min() < 1.01
+    assert 3.96 < factors.max() <= 4
+    uniform = factors.log() / torch.tensor(4.0, dtype=torch.float64).log()
+    for quantile in (0.25, 0.5, 0.75):
+        assert abs(uniform.quantile(quantile) - quantile) < 0.04
+
+
+def test_offset_share_and_local_shifts() -> None:
+    offset = drawn(floater.TimeJitter(offset=50.0), 400, 3)[0, :, 0]
+    assert 0 <= offset.min() < 2
+    assert 48 < offset.max() <= 50
+    shared = drawn(floater.TimeJitter(stretch=4.0, offset=9.0, share=0.25), 2000, 3)[0]
+    plain = (shared == torch.arange(3)).all(1)
+    assert 0.7 < plain.double().mean() < 0.8
+    local = drawn(floater.TimeJitter(local=0.4), 300, 9)[0]
+    shifts = local - torch.arange(9)
+    assert shifts[:, 1:].min() < -0.35
+    assert 0.35 < shifts.max() <= 0.4
+    assert local.min() == 0  # no time lies before the start
+    assert (local.diff(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_equals_a_row_by_row_reference(name: str) -> None:
+    """Each row alone, at the times that were drawn for it, gives the same as the batch."""
+    model, inputs = make(name).double(), batch(name)
+    inputs["attention_mask"][:] = 1
+    inputs["input_ids"] = inputs["input_ids"].clamp(min=3)
+    jitter = floater.TimeJitter(stretch=3.0, offset=5.0)
+    attached = floater.attach(model, MOVING, positions="replace", jitter=jitter)
+    model.train()
+    twin = copy.deepcopy(attached.draws)
+    flows: list[Any] = list(attached.encoders.values())
+    solves = [flow.solves for flow in flows]
+    together = logits(model, inputs)
+    assert [flow.solves for flow in flows] == [count + 1 for count in solves]
+    draw = twin.next(jitter, 3)
+    attached.jitter = None
+    for row in range(3):
+        alone = {key: value[row : row + 1] for key, value in inputs.items()}
+
+        def times(key: str, row: int = row) -> Tensor:
+            length = inputs[key].shape[1]
+            moved = draw.move(TokenPositions(IndexRange(0, length), length), attached.delta).times
+            assert moved is not None
+            return moved.view(3, length)[row]
+
+        at: dict[str, Any] = {"times": times("input_ids")}
+        if "decoder_input_ids" in inputs:
+            at = {"source": times("input_ids"), "target": times("decoder_input_ids")}
+        with attached.at(**at):
+            single = logits(model, alone)
+        torch.testing.assert_close(together[row : row + 1], single, rtol=1e-6, atol=1e-6)
+
+
+def test_evaluation_and_custom_times_are_not_moved() -> None:
+    model, inputs = make("bert"), batch("bert")
+    attached = floater.attach(model, MOVING)
+    with torch.no_grad():
+        plain = logits(model, inputs)
+        attached.jitter = floater.TimeJitter(stretch=4.0)
+        assert torch.equal(logits(model, inputs), plain)
+        model.train()
+        moved = logits(model, inputs)
+        assert (moved - plain).abs().max() > 1e-3
+        assert not torch.equal(logits(model, inputs), moved)
+        with attached.at(0.1 * torch.arange(11, dtype=torch.float64)):
+            torch.testing.assert_close(logits(model, inputs), plain, rtol=1e-4, atol=1e-4)
+
+
+def test_the_global_random_state_is_left_alone_and_a_seed_determines_the_draws() -> None:
+    results = []
+    for seed in (3, 3, 4):
+        model, inputs = make("bert"), batch("bert")
+        torch.manual_seed(11)
+        floater.attach(model, MOVING, jitter=floater.TimeJitter(stretch=4.0))
+        model.train()
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        results.append(logits(model, inputs).detach())
+        assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_gradients_are_exact() -> None:
+    model, inputs = make("bert").double(), batch("bert")
+    jitter = floater.TimeJitter(stretch=3.0, local=0.3)
+    attached = floater.attach(model, MOVING, jitter=jitter)
+    model.train()
+    start = copy.deepcopy(attached.draws)
+    encoder: Any = attached.encoder
+    model.zero_grad()
+    logits(model, inputs).square().mean().backward()
+    direction = torch.randn_like(encoder.dynamics.second.weight)
+    slope = float((encoder.dynamics.second.weight.grad * direction).sum())
+    values = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            encoder.dynamics.second.weight += step * direction
+            attached.draws = copy.deepcopy(start)
+            values.append(float(logits(model, inputs).square().mean()))
+            encoder.dynamics.second.weight -= step * direction
+    assert abs((values[0] - values[1]) / 2e-5 - slope) < 1e-4 * abs(slope) + 1e-7
+
+
+def test_gradient_checkpointing_keeps_the_draw() -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model, inputs = make("llama"), batch("llama")
+        torch.manual_seed(11)
+        attached = floater.attach(model, MOVING, jitter=floater.TimeJitter(stretch=3.0))
+        model.train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(0)
+        logits(model, inputs, use_cache=False).square().mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in attached.parameters()])  # type: ignore[union-attr]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_jitter_is_saved_with_the_model_and_continued_after_a_checkpoint(tmp_path: Path) -> None:
+    model, inputs = make("bert"), batch("bert")
+    jitter = floater.TimeJitter(stretch=4.0, share=0.5)
+    attached = floater.attach(model, MOVING, jitter=jitter)
+    floater.save_pretrained(model, tmp_path / "saved")
+    again: Any = floater.from_pretrained(type(model), tmp_path / "saved")
+    loaded = floater.attachment(again)
+    assert loaded is not None
+    assert loaded.jitter == jitter
+    model.train()
+    again.train()
+    logits(model, inputs)
+    save_solutions(model, tmp_path / "solutions.safetensors")
+    load_solutions(again, tmp_path / "solutions.safetensors")
+    assert torch.equal(logits(model, inputs), logits(again, inputs))
+    load_solutions(again, tmp_path / "nothing.safetensors")
+    assert attached.draws.state() != {}
+    assert loaded.draws.state() == {}
+
+
+def test_jitter_that_cannot_be_is_refused() -> None:
+    model = make("bert")
+    with pytest.raises(ArgumentError, match="`jitter` needs an encoder that serves any time"):
+        floater.attach(model, floater.LearnedConfig(), jitter=floater.TimeJitter(stretch=2.0))
+    assert floater.attachment(model) is None
+    attached = floater.attach(model, MOVING)
+    with pytest.raises(ArgumentError, match="`jitter` must be a TimeJitter or None, but is 3"):
+        attached.jitter = 3  # type: ignore[assignment]
+    for wrong in ({"stretch": 0.5}, {"local": 0.5}, {"share": 0.0}, {"offset": -1.0}):
+        with pytest.raises(ConfigError):
+            floater.TimeJitter(**wrong)
