@@ -167,6 +167,15 @@ def test_frozen_vectors_are_computed_once_and_kept(tmp_path: Path) -> None:
         world(tmp_path, sentences=settings)
 
 
+def test_vectors_that_are_in_memory_are_written_to_a_new_folder_too(tmp_path: Path) -> None:
+    frozen = sentences(tmp_path, "frozen")
+    world(tmp_path, sentences=frozen)
+    assert len(_recent) == 1
+    for name in ("one", "two"):
+        world(tmp_path, sentences={**frozen, "cache": str(tmp_path / name)})
+        assert len(list((tmp_path / name).iterdir())) == 1
+
+
 def test_a_trained_encoder_gets_gradients_and_a_frozen_one_is_not_in_the_model(
     tmp_path: Path,
 ) -> None:

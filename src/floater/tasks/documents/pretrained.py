@@ -82,16 +82,18 @@ class Pretrained:
         """
         parts = (self.sha256, documents.sha256, str(self._limit))
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        path = None if cache is None else cache / f"{key}.safetensors"
+        kept = path is not None and path.is_file()
         if key not in _recent:
-            path = None if cache is None else cache / f"{key}.safetensors"
-            if path is not None and path.is_file():
-                vectors = _read(path, (len(words.lengths), self.width))
-            else:
-                vectors = self._computed(words)
-                if path is not None:
-                    write_bytes(path, save({_KEY: vectors}))
+            vectors = (
+                _read(path, (len(words.lengths), self.width))
+                if path is not None and kept
+                else self._computed(words)
+            )
             _recent.clear()
             _recent[key] = vectors
+        if path is not None and not kept:
+            write_bytes(path, save({_KEY: _recent[key]}))
         return _recent[key]
 
     @torch.no_grad()
