@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..encoders import EncoderConfig, RotaryConfig
+from ..encoders import EncoderConfig, PhaseFlowConfig, RotaryConfig
 from ..errors import ArgumentError, AttachmentError, brief
 from .adapters import inner_model
 from .attachment import Attachment, current
@@ -23,6 +23,7 @@ def attach(
     config: EncoderConfig,
     *,
     rotary: RotaryConfig | None = None,
+    phases: PhaseFlowConfig | None = None,
     sites: str | Sites = "qkv",
     positions: Literal["keep", "replace"] = "keep",
     per_stack: bool = False,
@@ -41,7 +42,9 @@ def attach(
         rotary: settings of a rotary encoder beside it, which rotates the queries and keys of all
             self-attention. What the other encoder adds to them is rotated with them, as the bias of
             a projection is in a rotary model. A model that is rotary itself needs none.
-        sites: "input", "blocks", "qkv", or `floater.Sites` for a selection of them.
+        phases: settings of an encoder of a rotary model's phases beside it. For phases alone pass
+            them as `config`, with sites="phases"; :func:`floater.extend` does.
+        sites: "input", "blocks", "qkv", "phases", or `floater.Sites` for a selection of them.
         positions: "keep" adds to the model's built-in positions; "replace" removes them together
             with their length limit.
         per_stack: one encoder per stack, instead of one for all.
@@ -60,6 +63,7 @@ def attach(
         model,
         config,
         rotary=rotary,
+        phases=phases,
         sites=sites,
         positions=positions,
         per_stack=per_stack,
@@ -74,6 +78,7 @@ def bind(
     config: EncoderConfig,
     *,
     rotary: RotaryConfig | None = None,
+    phases: PhaseFlowConfig | None = None,
     sites: str | Sites,
     positions: Literal["keep", "replace"],
     per_stack: bool,
@@ -106,6 +111,8 @@ def bind(
         )
     if rotary is not None and not isinstance(rotary, RotaryConfig):
         raise ArgumentError(f"`rotary` must be a RotaryConfig or None, but is {brief(rotary)}.")
+    if phases is not None and not isinstance(phases, PhaseFlowConfig):
+        raise ArgumentError(f"`phases` must be a PhaseFlowConfig or None, but is {brief(phases)}.")
     if positions not in ("keep", "replace"):
         raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
     if indices not in ("model", "mask"):
@@ -113,7 +120,7 @@ def bind(
     selection = sites if isinstance(sites, Sites) else Sites(sites)
     with torch.random.fork_rng(devices=[]):
         attached = Attachment(
-            model, config, rotary, selection, positions, per_stack, indices, shapes
+            model, config, rotary, phases, selection, positions, per_stack, indices, shapes
         )
     try:
         attached.jitter, attached.beyond = jitter, beyond

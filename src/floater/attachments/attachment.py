@@ -11,10 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..encoders import EncoderConfig, RelativeConfig, RotaryConfig, encoder_kind
+from ..encoders import (
+    EncoderConfig,
+    PhaseFlowConfig,
+    RelativeConfig,
+    RotaryConfig,
+    encoder_kind,
+)
 from ..errors import ArgumentError, AttachmentError
 from .adapters import active_module
-from .building import Shapes, build_encoders, build_rotary, fit, groups_of
+from .building import (
+    Shapes,
+    build_encoders,
+    build_rotary,
+    fit_phases,
+    groups_of,
+    positions_of,
+)
 from .context import NAME, HookContext
 from .installation import Installation
 from .layouts import Layout, base_of, layout_of
@@ -36,6 +49,7 @@ class Attachment(SiteEncoders):
     Attributes:
         config: settings of the encoder.
         rotary_config: settings of the rotary encoder beside it, if any.
+        phases_config: settings of the encoder of a rotary model's phases, if any.
         sites: where encodings are added.
         positions: whether the model's built-in positions are kept or replaced.
         per_stack: whether each stack has its own encoder.
@@ -50,6 +64,7 @@ class Attachment(SiteEncoders):
         model: nn.Module,
         config: EncoderConfig,
         rotary: RotaryConfig | None,
+        phases: PhaseFlowConfig | None,
         sites: Sites,
         positions: Literal["keep", "replace"],
         per_stack: bool,
@@ -58,23 +73,32 @@ class Attachment(SiteEncoders):
     ) -> None:
         layout = layout_of(model, sites.targets)
         base = model if sites.targets is not None else base_of(model)
-        config = fit(config, base)
+        _check_phases(config, phases, sites, positions, indices)
+        alone = isinstance(config, PhaseFlowConfig)
+        if isinstance(config, PhaseFlowConfig):
+            config = phases = fit_phases(config, positions_of(base), base, layout)
+        else:
+            config = config.fitted(positions_of(base))
+            if phases is not None:
+                phases = fit_phases(phases, positions_of(base), base, layout)
         _check_compatible(model, config, sites, layout, indices)
         _check_rotary(config, rotary, layout, positions)
         relative = isinstance(config, RelativeConfig)
         if relative:
             check_relative(model, rotary, sites, layout, indices)
-        additive = not isinstance(config, RotaryConfig) and not relative
+        additive = not isinstance(config, RotaryConfig) and not relative and not alone
         rotates = rotary is not None or isinstance(config, RotaryConfig)
-        plan = make_plan(base, layout, sites, additive, rotates, relative)
+        frequencies = None if phases is None else len(phases.frequencies or ())
+        plan = make_plan(base, layout, sites, additive, rotates, relative, frequencies)
         super().__init__(
             config,
-            build_encoders(config, plan, base, per_stack, shapes),
+            build_encoders(config, phases, plan, base, per_stack, shapes),
             groups_of(plan, per_stack),
             [stack.name for stack in plan.stacks],
             build_rotary(config, rotary, plan, base),
         )
         self.rotary_config = rotary
+        self.phases_config = None if alone else phases
         self.sites, self.positions = sites, positions
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout
@@ -233,6 +257,9 @@ class Attachment(SiteEncoders):
             "rotary": None
             if self.rotary_config is None
             else self.rotary_config.model_dump(mode="json"),
+            "phases": None
+            if self.phases_config is None
+            else self.phases_config.model_dump(mode="json"),
             "sites": self.sites.model_dump(mode="json"),
             "positions": self.positions,
             "jitter": None if self.jitter is None else self.jitter.model_dump(mode="json"),
@@ -282,6 +309,36 @@ def _check_compatible(
         raise ArgumentError(
             f'`sites` must be "qkv" for a rotary encoder, which rotates queries and keys, but is'
             f" {sites.kind!r}."
+        )
+
+
+def _check_phases(
+    config: EncoderConfig,
+    phases: PhaseFlowConfig | None,
+    sites: Sites,
+    positions: str,
+    indices: str,
+) -> None:
+    """Refuse phases that do not fit the other settings."""
+    alone = isinstance(config, PhaseFlowConfig)
+    if alone != (sites.kind == "phases"):
+        raise ArgumentError(
+            'A PhaseFlowConfig and sites="phases" go together, but `config` is a '
+            f"{type(config).__name__} and `sites` is {sites.kind!r}."
+        )
+    if alone and phases is not None:
+        raise ArgumentError(
+            "`phases` must be left out where `config` is a PhaseFlowConfig itself, but is given."
+        )
+    if phases is not None and phases.delta != config.delta:
+        raise ArgumentError(
+            f"`phases` must have the Δ of the other encoder, {config.delta:g}, but have "
+            f"{phases.delta:g}."
+        )
+    if (alone or phases is not None) and (positions, indices) != ("keep", "model"):
+        raise ArgumentError(
+            'Phases are added to the rotary positions of the model and need positions="keep" and '
+            f'indices="model", but these are {positions!r} and {indices!r}.'
         )
 
 

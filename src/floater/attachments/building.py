@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from ..encoders import EncoderConfig, Rotary, RotaryConfig
+from ..encoders import EncoderConfig, PhaseFlowConfig, Rotary, RotaryConfig
 from ..errors import ArgumentError, LayoutError, SavedError, first_line
 from ..room import check_memory
 from .fused_heads import count_heads
+from .layouts import Layout
+from .phases import phase_frequencies
 from .projections import out_width
 from .sites import InsertionPoint, SitePlan
 
@@ -50,33 +52,61 @@ def _check_size(
             )
 
 
-def fit(config: EncoderConfig, base: nn.Module) -> EncoderConfig:
-    """Return settings with what the base model determines written out, so that they are saved."""
+def positions_of(base: nn.Module) -> int | None:
+    """The largest number of positions that the config of a model names; None if it names none."""
     settings = getattr(base, "config", None)
     names = ("max_position_embeddings", "max_source_positions", "max_target_positions")
     limits = [getattr(settings, name, None) for name in names]
-    return config.fitted(max((n for n in limits if isinstance(n, int) and n > 0), default=None))
+    return max((n for n in limits if isinstance(n, int) and n > 0), default=None)
+
+
+def fit_phases(
+    config: PhaseFlowConfig, positions: int | None, base: nn.Module, layout: Layout
+) -> PhaseFlowConfig:
+    """Return settings of phases with the length and the frequencies of the base model."""
+    frequencies = phase_frequencies(base, layout)
+    fitted = config.fitted(positions, frequencies)
+    if fitted.length is None:
+        raise ArgumentError(
+            "`length` of a PhaseFlowConfig must be the number of positions that the model was "
+            f"trained on, but the config of {type(base).__name__} does not name it; set it."
+        )
+    return fitted
+
+
+PHASES = "phases"
+"""Name of the encoder of a rotary model's phases."""
 
 
 def groups_of(plan: SitePlan, per_stack: bool) -> dict[str, list[int]]:
     """The sites that each encoder serves: all of them, or those of one stack; and only those of one
-    size, where sizes differ.
+    size, where sizes differ. Phases have an encoder of their own.
     """
-    several = len(set(plan.dims)) > 1
+    phases = {stack.phases for stack in plan.stacks}
+    sites = [site for site in range(len(plan.dims)) if site not in phases]
+    several = len({plan.dims[site] for site in sites}) > 1
     groups: dict[str, list[int]] = {}
-    for site, (stack, dim) in enumerate(zip(plan.stack_names, plan.dims, strict=True)):
-        name = stack if per_stack else "all"
-        groups.setdefault(f"{name}_{dim}" if several else name, []).append(site)
+    for site in sites:
+        name = plan.stack_names[site] if per_stack else "all"
+        groups.setdefault(f"{name}_{plan.dims[site]}" if several else name, []).append(site)
+    for site in phases - {None}:
+        groups.setdefault(PHASES, []).append(site)
     return dict(sorted(groups.items()))
 
 
 def build_encoders(
-    config: EncoderConfig, plan: SitePlan, base: nn.Module, per_stack: bool, shapes: Shapes | None
+    config: EncoderConfig,
+    phases: PhaseFlowConfig | None,
+    plan: SitePlan,
+    base: nn.Module,
+    per_stack: bool,
+    shapes: Shapes | None,
 ) -> dict[str, nn.Module]:
     """Build one encoder per group of sites, with the device and dtype of the model.
 
     Args:
         config: settings of the encoders.
+        phases: settings of the encoder of a rotary model's phases, if there is one.
         plan: the sites.
         base: the base model.
         per_stack: one encoder per stack, instead of one for all.
@@ -87,8 +117,9 @@ def build_encoders(
     encoders = {}
     for group, members in groups_of(plan, per_stack).items():
         settings = (len(members), plan.dims[members[0]], [plan.block_numbers[i] for i in members])
-        _check_size(config, settings, group, shapes)
-        encoders[group] = config.build(*settings)
+        own = phases if group == PHASES and phases is not None else config
+        _check_size(own, settings, group, shapes)
+        encoders[group] = own.build(*settings)
     reference = _reference(base)
     for encoder in encoders.values():
         if reference is not None:

@@ -81,7 +81,8 @@ class HookContext:
 
     def has_sites(self, stack: str) -> bool:
         """Whether a stack has sites."""
-        return any(block.points for block in self.stack(stack).blocks)
+        sites = self.stack(stack)
+        return sites.phases is not None or any(block.points for block in sites.blocks)
 
     def table_offset(self, stack: StackSites) -> int:
         """Rows of the model's built-in position table before that of position 0."""

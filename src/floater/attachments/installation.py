@@ -12,6 +12,7 @@ from . import hooks
 from .context import HookContext
 from .layouts import find_modules
 from .model_positions import ModelPositions, RelativePositions
+from .phases import equip_phases, restore_phases
 from .planning import submodule
 from .projections import equip, restore
 from .relative_attention import AttentionSwitch, equip_attention
@@ -57,6 +58,8 @@ class Installation:
         for stack in self.context.plan.stacks:
             for block in stack.blocks:
                 hooks.uncarry(block.module)
+            if stack.phases is not None:
+                restore_phases(stack.module.get_submodule(stack.layout.positions))
         for layer in self.context.plan.projections():
             if hasattr(layer, "slot"):
                 restore(layer)
@@ -100,10 +103,13 @@ class Installation:
 
     def _install_hooks(self, stack: StackSites) -> None:
         """Install hooks at both ends of a stack and at the entry of its blocks."""
-        carrier = hooks.Carrier() if self.context.layout.drops_arguments else None
+        drops = self.context.layout.drops_arguments
+        carrier = hooks.Carrier() if drops or stack.phases is not None else None
         self._before(
             stack.module, hooks.StackEntry(self.context, stack.name, stack.module, carrier)
         )
+        if stack.phases is not None and carrier is not None:
+            equip_phases(stack.module.get_submodule(stack.layout.positions), carrier)
         self._after(stack.module, hooks.StackExit(self.context, stack.name, carrier))
         entries: dict[int, hooks.BlockEntry] = {}
         for block in stack.blocks:
@@ -111,7 +117,7 @@ class Installation:
                 entry = hooks.BlockEntry(self.context, block.module)
                 entries[id(block.module)] = entry
                 self._before(block.module, entry)
-                if carrier is not None:
+                if drops and carrier is not None:
                     hooks.carry(block.module, carrier)
             entry = entries[id(block.module)]
             points = block.points

@@ -1,11 +1,11 @@
-"""Times that are stretched and shifted while training, so that a model meets those of longer
-inputs.
+"""Times that are stretched, shifted and skipped while training, so that a model meets those of
+longer inputs.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.distributed
@@ -13,13 +13,14 @@ from pydantic import Field
 from torch import Tensor
 
 from ..config import Config
+from ..errors import ConfigError
 from .token_positions import IndexRange, TokenPositions
 
 
 class TimeJitter(Config):
     """Random times while training; each row of a batch has a draw of its own.
 
-    A token at position i stands at Δ·(offset + stretch·(i + shift)). The two sides of an
+    A token at position i stands at Δ·(offset + skipped + stretch·(i + shift)). The two sides of an
     encoder-decoder share offset and stretch. In evaluation tokens stand at i·Δ.
     """
 
@@ -31,8 +32,22 @@ class TimeJitter(Config):
     """Largest offset of a row, in tokens."""
     local: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """Largest shift of a single token, to either side, in tokens. The order of tokens stays."""
+    gaps: Annotated[int, Field(ge=0, le=64)] = 0
+    """Number of places in a row where positions are skipped, a random number of them, so that the
+    row reaches as far as `until` (PoSE: short windows meet the distances of long inputs).
+    """
+    until: Annotated[int, Field(ge=1)] | None = None
+    """With gaps: number of positions within which the last token of a row stands."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the rows that are moved."""
+
+    def __init__(self, /, *unnamed: Any, **settings: Any) -> None:
+        super().__init__(*unnamed, **settings)
+        if (self.gaps > 0) != (self.until is not None):
+            raise ConfigError(
+                "`gaps` and `until` of a TimeJitter go together, but `gaps` is "
+                f"{self.gaps} and `until` is {self.until}."
+            )
 
 
 class JitterDraws:
@@ -75,11 +90,29 @@ class JitterDraw:
         self._offset = torch.where(is_moved, jitter.offset * offset, 0.0).unsqueeze(1)
         self._stretch = torch.where(is_moved, jitter.stretch**stretch, 1.0).unsqueeze(1)
         self._local = torch.where(is_moved, jitter.local, 0.0).unsqueeze(1)
+        cuts, skipped = self._uniform(2, rows, jitter.gaps).sort(-1).values
+        self._cuts = cuts
+        self._skipped = torch.where(is_moved.unsqueeze(1), skipped, 0.0)
 
     def last(self, length: int, delta: float) -> float:
         """No token of rows of this length stands at a later time."""
         places = self._offset + self._stretch * (length - 1 + self._local)
+        if self._jitter.gaps:
+            places = places + self._room(length)
         return delta * float(places.max())
+
+    def _room(self, length: int) -> Tensor:
+        """The positions [rows, 1] that rows of this length may skip."""
+        assert self._jitter.until is not None
+        last = self._offset + self._stretch * (length - 1 + self._local)
+        return (self._jitter.until - 1 - last).clamp(min=0).floor()
+
+    def _skips(self, length: int) -> Tensor:
+        """The positions [rows, length] that were skipped before each token."""
+        before = torch.arange(length, dtype=torch.float64) >= self._cuts.unsqueeze(-1) * length
+        skipped = (self._skipped * (self._room(length) + 1)).floor().clamp(max=self._room(length))
+        steps = torch.diff(skipped, dim=1, prepend=torch.zeros(len(skipped), 1).to(skipped))
+        return (before * steps.unsqueeze(-1)).sum(1)
 
     def move(self, positions: TokenPositions, delta: float) -> TokenPositions:
         """The tokens of all rows, each at its own time."""
@@ -90,7 +123,10 @@ class JitterDraw:
         place = index.cpu().to(torch.float64).expand(rows, length)
         if self._jitter.local:
             place = place + self._local * (2 * self._uniform(rows, length) - 1)
-        times = (delta * (self._offset + self._stretch * place)).clamp(min=0)
+        place = self._offset + self._stretch * place
+        if self._jitter.gaps:
+            place = place + self._skips(length)
+        times = (delta * place).clamp(min=0)
         return replace(
             positions,
             index=torch.arange(rows * length).view(rows, length),

@@ -21,6 +21,7 @@ def make_plan(
     additive: bool,
     rotary: bool = False,
     relative: bool = False,
+    phases: int | None = None,
 ) -> SitePlan:
     """Find the modules of the selected sites, number the sites, and check that they fit together.
 
@@ -32,6 +33,7 @@ def make_plan(
         rotary: whether queries and keys of self-attention are rotated: those that are selected, or
             all of them where encodings are added as well.
         relative: whether the selected self-attentions take relative positions.
+        phases: number of frequencies whose phases take encodings; None if they take none.
     """
     builder = _PlanBuilder(base, sites, additive, rotary, relative)
     stacks = []
@@ -46,13 +48,14 @@ def make_plan(
         block_sites = tuple(
             builder.block(name, stack, number, block) for number, block in enumerate(blocks, 1)
         )
-        stacks.append(StackSites(name, stack, module, block_sites))
+        site = None if phases is None else builder.phases(name, phases)
+        stacks.append(StackSites(name, stack, module, block_sites, site))
     if not stacks:
         raise LayoutError(
             f"{type(base).__name__} has none of the stacks {', '.join(layout.stacks)} of its "
             "layout."
         )
-    if not any(block.points for stack in stacks for block in stack.blocks):
+    if phases is None and not any(block.points for stack in stacks for block in stack.blocks):
         raise LayoutError(f"No site matches {sites!r} in {type(base).__name__}.")
     return SitePlan(
         tuple(stacks),
@@ -80,6 +83,10 @@ class _PlanBuilder:
         wrong = [number for number in self._sites.blocks or () if not 1 <= number <= count]
         if wrong:
             raise LayoutError(f"`blocks` must lie between 1 and {count}, but contain {wrong[0]}.")
+
+    def phases(self, stack: str, frequencies: int) -> int:
+        """The site of the phases of a stack, which all its blocks share."""
+        return self._add_sites(stack, 1, [frequencies])
 
     def block(self, stack: str, layout: StackLayout, number: int, module: nn.Module) -> BlockSites:
         """The insertion points of one block."""

@@ -13,6 +13,7 @@ from ..encoders import (
     Encoder,
     EncoderConfig,
     NoPosition,
+    PhaseFlow,
     Relative,
     Rotary,
 )
@@ -181,7 +182,17 @@ class SiteEncoders(TimeSettings):
             self._look_up(tables, own),
             None if source is None else self._look_up(tables, source),
             angles,
+            places=own.places(self.delta),
+            scale=self.phase_scale,
         )
+
+    @property
+    def phase_scale(self) -> float:
+        """Number by which the cosine and sine of a rotary model's phases are multiplied."""
+        for encoder in self.encoders.values():
+            if isinstance(encoder, PhaseFlow):
+                return encoder.attention_scale
+        return 1.0
 
     @property
     def adds(self) -> bool:

@@ -13,8 +13,8 @@ from ..errors import ArgumentError, ConfigError
 from .fused_heads import FusedHeads, QueryGroups
 from .layouts import StackLayout
 
-SiteKind = Literal["input", "blocks", "qkv"]
-SITE_KINDS = ("input", "blocks", "qkv")
+SiteKind = Literal["input", "blocks", "qkv", "phases"]
+SITE_KINDS = ("input", "blocks", "qkv", "phases")
 
 
 class Sites(Config):
@@ -24,8 +24,8 @@ class Sites(Config):
     """
 
     kind: SiteKind
-    """ "input" (the input of the first block), "blocks" (the input of every block) or "qkv" (the
-    biases of the projections).
+    """ "input" (the input of the first block), "blocks" (the input of every block), "qkv" (the
+    biases of the projections) or "phases" (the angles by which a rotary model rotates q and k).
     """
     blocks: tuple[int, ...] | None = None
     """Numbers of blocks, from 1. Default: all."""
@@ -50,6 +50,11 @@ class Sites(Config):
                     f"`{name}` of Sites must not contain duplicates, but contains {repeated[0]!r} "
                     "more than once."
                 )
+        if kind == "phases" and (self.blocks, self.stacks, self.targets) != (None, None, None):
+            raise ConfigError(
+                '`blocks`, `stacks` and `targets` must be left out of Sites("phases"), which all'
+                " blocks of a rotary model share, but one is given."
+            )
         if kind == "input" and self.blocks is not None:
             raise ConfigError(
                 '`blocks` must be left out of Sites("input"), which is the input of the first'
@@ -58,8 +63,8 @@ class Sites(Config):
             )
         if kind != "qkv" and set(self.projections) != set("qkv"):
             raise ConfigError(
-                f"`projections` must be left out of Sites({kind!r}), which adds to the input of a"
-                f' block, but is {self.projections}; choose projections with Sites("qkv",'
+                f"`projections` must be left out of Sites({kind!r}), which adds to no projection,"
+                f' but is {self.projections}; choose projections with Sites("qkv",'
                 " projections=…)."
             )
         if kind != "qkv" and "cross" in (self.stacks or ()):
@@ -115,12 +120,21 @@ class BlockSites:
 
 @dataclass(frozen=True)
 class StackSites:
-    """The insertion points of one stack."""
+    """The insertion points of one stack.
+
+    Attributes:
+        name: of the stack.
+        layout: where the architecture has its parts.
+        module: the stack.
+        blocks: its blocks with their insertion points.
+        phases: the site whose encodings are added to the angles of its rotary positions, if any.
+    """
 
     name: str
     layout: StackLayout
     module: nn.Module
     blocks: tuple[BlockSites, ...]
+    phases: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +159,8 @@ class SitePlan:
         """A name for each site: "encoder input", "encoder block 2", "decoder block 1 cross k"."""
         names = [""] * len(self.stack_names)
         for stack in self.stacks:
+            if stack.phases is not None:
+                names[stack.phases] = f"{stack.name} phases"
             for block in stack.blocks:
                 for point in block.points:
                     cross = " cross" if point.cross else ""

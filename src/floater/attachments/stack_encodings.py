@@ -8,6 +8,7 @@ computes again gets the same encodings as the first time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -81,6 +82,22 @@ class PieceEncodings:
         return encodings.view(-1, self._length, encodings.shape[-1])
 
 
+@dataclass(frozen=True)
+class TurnedPhases:
+    """What an encoder adds to the phases of a rotary model.
+
+    Attributes:
+        phases: radians [(B,) L, frequencies] to add.
+        places: places [1 or B, L] of the tokens, in tokens, if they are not where the model
+            numbers them.
+        scale: number by which cosine and sine are multiplied.
+    """
+
+    phases: Tensor
+    places: Tensor | None
+    scale: float
+
+
 class StackEncodings:
     """What a stack passes to its blocks.
 
@@ -90,6 +107,9 @@ class StackEncodings:
         angles: cosine and sine [(B,) L, 1, head/2] of the tokens' rotary angles.
         distances: vectors for distances, by site.
         past: number of cached tokens in front of the stack's tokens.
+        places: places [1 or B, L] of the stack's tokens, in tokens, if they are not where the model
+            numbers them.
+        scale: number by which the cosine and sine of the model's phases are multiplied.
     """
 
     def __init__(
@@ -99,7 +119,10 @@ class StackEncodings:
         angles: tuple[Tensor, Tensor] | None = None,
         distances: Sequence[DistanceVectors] = (),
         past: int | Tensor = 0,
+        places: Tensor | None = None,
+        scale: float = 1.0,
     ) -> None:
+        self._places, self._scale = places, scale
         self._own, self._source, self._angles = own, source, angles
         self._distances, self._past = distances, past
         self.block_calls = 0
@@ -141,6 +164,11 @@ class StackEncodings:
                 for site, letter in enumerate(point.letters, point.first_site)
             }
         )
+
+    def turned(self, site: int) -> TurnedPhases:
+        """What is added to the phases of the model's rotary positions."""
+        assert self._own is not None
+        return TurnedPhases(self._own.at_site(site), self._places, self._scale)
 
     def add_to_input(self, point: InsertionPoint, hidden: Tensor) -> Tensor:
         """Add the encodings of a site to the hidden states that enter a block."""

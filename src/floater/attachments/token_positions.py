@@ -72,6 +72,13 @@ class TokenPositions:
             return self.index.first + self.index.length
         return int((self.index if self.is_token is None else self.index * self.is_token).max()) + 1
 
+    def places(self, delta: float) -> Tensor | None:
+        """Where tokens with times of their own stand, t/Δ [1 or B, L]; None without such times."""
+        if self.times is None:
+            return None
+        assert isinstance(self.index, Tensor)
+        return self.times[self.index.to(self.times.device)] / delta
+
     def as_times(self, delta: float) -> TokenPositions:
         """The same positions, given by the times of the distinct ones."""
         assert isinstance(self.index, Tensor)

@@ -14,6 +14,8 @@ from .learned import Learned as Learned
 from .learned import LearnedConfig as LearnedConfig
 from .nothing import NoPosition as NoPosition
 from .nothing import NoPositionConfig as NoPositionConfig
+from .phases import PhaseFlow as PhaseFlow
+from .phases import PhaseFlowConfig as PhaseFlowConfig
 from .recurrent import Recurrent as Recurrent
 from .recurrent import RecurrentConfig as RecurrentConfig
 from .relative import DistanceVectors as DistanceVectors
@@ -32,6 +34,7 @@ ENCODER_CONFIGS: dict[str, type[EncoderConfig]] = {
     "recurrent": RecurrentConfig,
     "rotary": RotaryConfig,
     "relative": RelativeConfig,
+    "phases": PhaseFlowConfig,
     "none": NoPositionConfig,
 }
 """Settings of each encoder by its kind, the name in config files and saved folders."""

@@ -14,6 +14,7 @@ from ..encoders import (
     EncoderConfig,
     FlowConfig,
     FourierConfig,
+    PhaseFlowConfig,
     RelativeConfig,
     RotaryConfig,
     SinusoidalConfig,
@@ -21,7 +22,7 @@ from ..encoders import (
 )
 from ..errors import ArgumentError
 
-AT_ANY_TIME = (FlowConfig, SinusoidalConfig, FourierConfig, RotaryConfig)
+AT_ANY_TIME = (FlowConfig, SinusoidalConfig, FourierConfig, RotaryConfig, PhaseFlowConfig)
 """Encoders that are defined, and learn, at any real-valued time."""
 
 
@@ -32,13 +33,15 @@ class Placement(Config):
     """How tables name the positions of a run without an encoder."""
 
     encoder: EncoderConfig | None = None
-    """`kind` (flow, sinusoidal, fourier, learned, recurrent, rotary, relative, none) and the
-    settings of that kind.
+    """`kind` (flow, sinusoidal, fourier, learned, recurrent, rotary, relative, phases, none) and
+    the settings of that kind.
     """
     rotary: RotaryConfig | None = None
     """A rotary encoder beside it, which rotates queries and keys: true, or its settings."""
+    phases: PhaseFlowConfig | None = None
+    """An encoder of a rotary model's phases beside it: its settings."""
     sites: Sites
-    """input, blocks or qkv; or {kind: qkv, blocks: [1], …} for some of them."""
+    """input, blocks, qkv or phases; or {kind: qkv, blocks: [1], …} for some of them."""
     jitter: TimeJitter | None = None
     """Random times while training: stretch, offset, local, share. Default: off."""
     beyond: Beyond = "extrapolate"
@@ -75,7 +78,7 @@ class Placement(Config):
             return Sites(value)
         if isinstance(value, dict):
             if "kind" not in value:
-                raise ValueError("give a `kind` (input, blocks or qkv) as well")
+                raise ValueError("give a `kind` (input, blocks, qkv or phases) as well")
             return Sites(**value)
         return value
 
@@ -85,6 +88,17 @@ class Placement(Config):
             raise ValueError("a rotary encoder rotates queries and keys: `sites` must be qkv")
         if isinstance(self.encoder, RelativeConfig) and self.sites.kind != "qkv":
             raise ValueError("relative positions are part of self-attention: `sites` must be qkv")
+        if self.encoder is not None and (
+            isinstance(self.encoder, PhaseFlowConfig) != (self.sites.kind == "phases")
+        ):
+            raise ValueError("encoder: {kind: phases} and sites: phases go together")
+        if self.phases is not None and (
+            self.encoder is None or isinstance(self.encoder, PhaseFlowConfig)
+        ):
+            raise ValueError(
+                "`phases` stand beside an `encoder` that adds encodings, such as {kind: flow}; for "
+                "phases alone, give encoder: {kind: phases} and sites: phases"
+            )
         if self.rotary is not None and (
             self.encoder is None or isinstance(self.encoder, RotaryConfig | RelativeConfig)
         ):
@@ -122,6 +136,7 @@ class Placement(Config):
             model,
             self.encoder,
             rotary=self.rotary,
+            phases=self.phases,
             sites=self.sites,
             positions=self.own,
             per_stack=per_stack,
@@ -132,7 +147,7 @@ class Placement(Config):
     def without_encoder(self) -> Self:
         """The same settings without an encoder and what belongs to it."""
         fields = type(self).model_fields
-        belonging = {key: fields[key].default for key in ("rotary", "jitter", "beyond")}
+        belonging = {key: fields[key].default for key in ("rotary", "phases", "jitter", "beyond")}
         return self.model_copy(update={"encoder": None, **belonging})
 
     def dump(self) -> dict[str, Any]:

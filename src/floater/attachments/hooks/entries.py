@@ -62,8 +62,8 @@ class StackEntry:
         tables = tables or ForwardTables(encoders)
         arguments = self._arguments.bind(args, kwargs)
         pending = PendingEncodings(self._context, encoders, self._stack, tables, arguments)
-        if self._carrier is None:
-            kwargs[ENCODINGS_ARGUMENT] = pending
-        else:
+        if self._carrier is not None:
             self._carrier.push(pending)
+        if not self._context.layout.drops_arguments:
+            kwargs[ENCODINGS_ARGUMENT] = pending
         return args, kwargs

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ...errors import ArgumentError, AttachmentError
 from ..context import HookContext
 from ..site_encoders import ForwardTables, SiteEncoders
-from ..stack_encodings import StackEncodings
+from ..stack_encodings import StackEncodings, TurnedPhases
 from ..token_positions import (
     IndexRange,
     TokenPositions,
@@ -74,6 +74,8 @@ class PendingEncodings:
         if stack == "encoder":
             tables.source = self._own
         self._encodings: StackEncodings | None = None
+        self.phases_used = False
+        """Whether rotary positions have asked for their phases."""
 
     @property
     def used(self) -> bool:
@@ -114,6 +116,13 @@ class PendingEncodings:
                 self._tables, own, source, hidden.device, self._past
             )
         return self._encodings
+
+    def turned(self, hidden: Tensor) -> TurnedPhases:
+        """What is added to the phases of a rotary model; `hidden` [B, L, dim] enters the blocks."""
+        self.phases_used = True
+        site = self._context.stack(self._stack).phases
+        assert site is not None
+        return self.encodings(hidden).turned(site)
 
     def record_positions(self, output: Any) -> Any:
         """An encoder's output with the positions of its tokens, for a decoder that is called

@@ -35,6 +35,7 @@ class CausalLMTask(LanguageModelTask[Sequences]):
 
     auto_class = AutoModelForCausalLM
     columns = ("loss", "tokens", "right")
+    ahead = 1
     needs_padding_token = False
     config: CausalConfig
     config_class = CausalConfig
@@ -61,7 +62,7 @@ class CausalLMTask(LanguageModelTask[Sequences]):
         return sequences(
             self.normal(split, tokenizer),
             tokenizer,
-            self.config.max_length,
+            self.length(training=training),
             apart=self.config.data.apart,
             most=self.limit(training=training),
         )
@@ -85,7 +86,7 @@ class CausalLMTask(LanguageModelTask[Sequences]):
 
     def signature(self, measure: str) -> str:
         text = "lines apart" if self.config.data.apart else "packed"
-        return f"{measure}|causal lm|{text}|length:{self.config.max_length}"
+        return f"{measure}|causal lm|{text}|length:{self.length(training=False)}"
 
 
 @torch.no_grad()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from ...config import Config, Count, NotNegative, Positive
+from ...encoders import PhaseFlowConfig
 from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig
 
 
@@ -60,20 +62,62 @@ class LanguageModelConfig(UnderstandingConfig):
 
     data: TextData
     max_length: Count = 128
+    valid_length: Count | None = None
+    """Tokens of a held-out block. Default: `max_length`; more of them show how the model does on
+    inputs longer than those it is trained on.
+    """
+    bins: tuple[Count, ...] = ()
+    """Positions at which bins begin: the loss is also measured on the tokens of each bin."""
     training: FlowTraining = FlowTraining()
+
+    @field_validator("bins")
+    @classmethod
+    def _ascending(cls, bins: tuple[int, ...]) -> tuple[int, ...]:
+        if any(first >= second for first, second in pairwise(bins)):
+            raise ValueError("the positions must ascend")
+        return bins
+
+    def bin_names(self) -> list[str]:
+        """A name for each bin: "0-128", …, "256+"."""
+        edges = (0, *self.bins)
+        return [f"{first}-{second}" for first, second in pairwise(edges)] + [f"{edges[-1]}+"]
 
     def variants(self) -> dict[str, UnderstandingConfig]:
         """The base model, the same with p(start) alone (h ≡ 0), and with the dynamics.
 
-        If the base model is trained too, there is no variant with p(start) alone.
+        If the base model is trained too, there is no variant with p(start) alone. For phases, the
+        others are the fixed scalings.
         """
         all_variants = super().variants()
+        if isinstance(self.positions.encoder, PhaseFlowConfig):
+            return {"base": all_variants["base"], **self._scalings(), "floater": self}
         if self.training.part not in ("flow", "start"):
             return all_variants
         return {
             "base": all_variants["base"],
             "start": self._with("start"),
             "floater": self,
+        }
+
+    def _scalings(self) -> dict[str, UnderstandingConfig]:
+        """The fixed scalings of a rotary model's phases, nothing trained."""
+        encoder = self.positions.encoder
+        training = self.training.model_copy(update={"part": "nothing"})
+        return {
+            scaling: self.model_copy(
+                update={
+                    "positions": self.positions.model_copy(
+                        update={
+                            "encoder": encoder.model_copy(  # type: ignore[union-attr]
+                                update={"scaling": scaling, "learned": False}
+                            ),
+                            "jitter": None,
+                        }
+                    ),
+                    "training": training,
+                }
+            )
+            for scaling in ("linear", "ntk", "yarn", "log")
         }
 
     def _with(self, part: Literal["start"]) -> LanguageModelConfig:

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -31,10 +32,11 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
     """Predict tokens of a text. The main measure is the loss per predicted token, in nats."""
 
     more_is_better = False
-    less_is_better = frozenset({"loss", "perplexity"})
     config: LanguageModelConfig
     columns: ClassVar[tuple[str, str, str]]
     """Names of the sums over the predicted tokens of a block: loss, number, predicted rightly."""
+    ahead: ClassVar[int] = 0
+    """How many positions ahead of a hidden state the token is that it predicts."""
 
     @abstractmethod
     def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,8 +47,24 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         return forward(model, batch)
 
     @property
+    def less_is_better(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"loss", "perplexity", *(f"loss {name}" for name in self._bins())})
+
+    @property
     def measures(self) -> dict[str, Measure]:
-        return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0)}
+        by_bin = {
+            f"loss {name}": ratio(column, column + 1)
+            for name, column in zip(self._bins(), count(len(self.columns), 2), strict=False)
+        }
+        return {"loss": ratio(0, 1), "accuracy": ratio(2, 1, 100.0), **by_bin}
+
+    def _bins(self) -> list[str]:
+        return self.config.bin_names() if self.config.bins else []
+
+    def length(self, *, training: bool) -> int:
+        """Tokens per block."""
+        longest = self.config.max_length
+        return longest if training else self.config.valid_length or longest
 
     def splits(self) -> dict[str, Text]:
         settings = self.config.data
@@ -86,34 +104,46 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         chosen, tokens = self.targets(batch["labels"])
         logits = self._logits(model, batch, chosen)
-        owner = chosen.nonzero()[:, 0]
+        owner, place = chosen.nonzero().unbind(1)
         zeros = torch.zeros(len(chosen), dtype=torch.float64, device=logits.device)
-        columns = (
-            F.cross_entropy(logits, tokens, reduction="none"),
-            torch.ones_like(tokens),
-            logits.argmax(1).eq(tokens),
-        )
+        loss = F.cross_entropy(logits, tokens, reduction="none")
+        columns = [loss, torch.ones_like(tokens), logits.argmax(1).eq(tokens)]
+        edges = torch.tensor(self.config.bins, device=place.device)
+        bins = torch.bucketize(place + self.ahead, edges, right=True)
+        for number, _ in enumerate(self._bins()):
+            columns += [loss * (bins == number), bins == number]
         return {
             name: zeros.index_add(0, owner, column.to(zeros.dtype))
-            for name, column in zip(self.columns, columns, strict=True)
+            for name, column in zip(self._columns(), columns, strict=True)
         }
 
+    def _columns(self) -> list[str]:
+        """Names of all columns of a table, with loss and number of tokens in each bin."""
+        by_bin = [f"{name} {bin_}" for bin_ in self._bins() for name in self.columns[:2]]
+        return [*self.columns, *by_bin]
+
     def judge(self, split: Text, features: B, outputs: Mapping[str, np.ndarray]) -> Predictions:
-        table = np.stack([outputs[name] for name in self.columns], 1).astype(np.float64)
+        names = self._columns()
+        table = np.stack([outputs[name] for name in names], 1).astype(np.float64)
         if not np.isfinite(table).all():
             raise RunError(
                 f"The loss on {split.name} must be finite, but is not; did the training diverge? "
                 "Lower `lr`."
             )
-        rows = [dict(zip(self.columns, row, strict=True)) for row in table.tolist()]
+        rows = [dict(zip(names, row, strict=True)) for row in table.tolist()]
         return Predictions(rows, table)
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
-        loss, predicted, right = table.sum(0)
+        loss, predicted, right, *by_bin = table.sum(0)
         return {
             "loss": loss / predicted,
             "accuracy": 100 * right / predicted,
             "perplexity": math.exp(min(loss / predicted, 700.0)),
+            **{
+                f"loss {name}": own / tokens
+                for name, own, tokens in zip(self._bins(), by_bin[::2], by_bin[1::2], strict=True)
+                if tokens
+            },
         }
 
     def _logits(self, model: nn.Module, batch: Batch, chosen: Tensor) -> Tensor:

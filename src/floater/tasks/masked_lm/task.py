@@ -127,7 +127,7 @@ class MaskedLMTask(LanguageModelTask[Blocks]):
     def encode(self, split: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
         settings = self.config.data
         text = self.normal(split, tokenizer)
-        rows = cut(text, tokenizer, self.config.max_length, apart=settings.apart)
+        rows = cut(text, tokenizer, self.length(training=training), apart=settings.apart)
         seed = self.config.seed if training else _VALID_SEED
         return Blocks(rows[: self.limit(training=training)], tokenizer, settings.share, seed)
 
@@ -136,7 +136,7 @@ class MaskedLMTask(LanguageModelTask[Blocks]):
         return masked, labels[masked]
 
     def signature(self, measure: str) -> str:
-        share, length = self.config.data.share, self.config.max_length
+        share, length = self.config.data.share, self.length(training=False)
         return f"{measure}|masked lm|hidden:{share}|length:{length}|seed:{_VALID_SEED}"
 
 

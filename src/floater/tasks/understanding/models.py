@@ -288,6 +288,7 @@ def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositi
     theirs = UnderstandingPositions(
         encoder=encoder,
         rotary=saved.get("rotary"),
+        phases=saved.get("phases"),
         sites=saved["sites"],
         own=saved["positions"],
         beyond=config.positions.beyond,

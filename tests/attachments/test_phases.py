@@ -1,0 +1,244 @@
+"""Encoders of a rotary model's phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import floater
+from floater.attachments.layouts import LAYOUTS
+from floater.encoders import PhaseFlow, PhaseFlowConfig
+from floater.errors import ArgumentError, LayoutError
+
+from .attach_models import ARCHITECTURES, CAUSAL, MOVING, batch, generation_inputs, logits, make
+
+ROTARY = tuple(name for name in ARCHITECTURES if LAYOUTS[name].rotary)
+
+
+def attach(model: Any, *, move: bool = True, **settings: Any) -> floater.Attachment:
+    """Attach phases whose network is not zero."""
+    attached = floater.attach(model, PhaseFlowConfig(**{"factor": 4.0, **settings}), sites="phases")
+    if move:
+        shake(attached)
+    return attached
+
+
+def shake(attached: floater.Attachment) -> None:
+    encoder = attached.encoders["phases"]
+    assert isinstance(encoder, PhaseFlow)
+    assert encoder.flow is not None
+    torch.manual_seed(7)
+    torch.nn.init.normal_(encoder.flow.dynamics.second.weight, std=2.0)  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("name", ROTARY)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_fresh_phases_leave_a_model_unchanged_to_the_bit(name: str, autocast: bool) -> None:
+    model, inputs = make(name), batch(name)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        before = logits(model, inputs)
+        attached = attach(model, move=False)
+        assert torch.equal(logits(model, inputs), before)
+        shake(attached)
+        assert (logits(model, inputs) - before).abs().max() > 1e-4
+        with attached.disabled():
+            assert torch.equal(logits(model, inputs), before)
+        attached.detach()
+        assert torch.equal(logits(model, inputs), before)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "phi3", "modernbert"])
+def test_phases_turn_queries_and_keys(name: str) -> None:
+    """A model whose rotary positions return the cosine and sine of the moved phases."""
+    model, inputs = make(name), batch(name)
+    attached = attach(model)
+    with torch.no_grad():
+        found = logits(model, inputs)
+    added = attached.site_tables(inputs["input_ids"].shape[1])
+    assert added is not None
+    attached.detach()
+    stack = LAYOUTS[name].stacks
+    (layout,) = stack.values()
+    rotary: Any = model.base_model.get_submodule(layout.positions)
+    original = type(rotary).forward
+
+    def turned(
+        module: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if layer_type not in (None, "full_attention"):
+            own: tuple[Tensor, Tensor] = original(module, x, position_ids, layer_type)
+            return own
+        name = "inv_freq" if layer_type is None else "full_attention_inv_freq"
+        phases = torch.arange(x.shape[1])[:, None] * getattr(module, name) + added[:, 0]
+        both = torch.cat((phases, phases), -1)[None]
+        return both.cos(), both.sin()
+
+    rotary.forward = turned.__get__(rotary)
+    with torch.no_grad():
+        torch.testing.assert_close(found, logits(model, inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in CAUSAL if LAYOUTS[name].rotary])
+def test_decoding_step_by_step_equals_the_full_forward(name: str) -> None:
+    model = make(name).double()
+    attach(model)
+    # In float64, Gemma 2 itself returns nan for rows that are padded in front.
+    inputs = generation_inputs(name, pads=name != "gemma2")
+    settings = {
+        "max_new_tokens": 9,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
+    with torch.no_grad():
+        cached = model.generate(**inputs, use_cache=True, **settings)
+        whole = model.generate(**inputs, use_cache=False, **settings)
+    assert torch.equal(cached.sequences, whole.sequences)
+    for step, full in zip(cached.logits, whole.logits, strict=True):
+        torch.testing.assert_close(step, full, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "modernbert"])
+def test_a_padded_row_equals_the_row_alone(name: str) -> None:
+    model, inputs = make(name), batch(name)
+    attach(model)
+    tokens = int(inputs["attention_mask"][1].sum())
+    with torch.no_grad():
+        padded = logits(model, inputs)[1, :tokens]
+        alone = logits(model, {"input_ids": inputs["input_ids"][1:, :tokens]})[0]
+    torch.testing.assert_close(padded, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("baked", [False, True])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "modernbert"])
+def test_phases_are_saved_baked_and_loaded(name: str, baked: bool, tmp_path: Path) -> None:
+    model, inputs = make(name), batch(name)
+    attached = attach(model, scaling="yarn")
+    with torch.no_grad():
+        before = logits(model, inputs)
+        if baked:
+            attached.bake(32)
+        assert torch.equal(logits(model, inputs), before)
+        floater.save_pretrained(model, tmp_path)
+        again = floater.from_pretrained(type(model), tmp_path)
+        assert torch.equal(logits(again, inputs), before)
+    found = floater.attachment(again)
+    assert found is not None
+    assert found.config == attached.config
+    assert (found.baked_length == 32) is baked
+
+
+def test_a_flow_at_the_projections_and_phases_are_saved_together(tmp_path: Path) -> None:
+    model, inputs = make("llama"), batch("llama")
+    with torch.no_grad():
+        own = logits(model, inputs)
+        phases = PhaseFlowConfig(factor=2.0)
+        attached = floater.attach(model, floater.FlowConfig(), phases=phases)
+        assert torch.equal(logits(model, inputs), own)
+        shake(attached)
+        with_phases = logits(model, inputs)
+        assert not torch.equal(with_phases, own)
+        attached.detach()
+        attached = floater.attach(model, MOVING, phases=phases)
+        shake(attached)
+        both = logits(model, inputs)
+        assert (both - with_phases).abs().max() > 1e-3
+        floater.save_pretrained(model, tmp_path)
+        again = floater.from_pretrained(type(model), tmp_path)
+        assert torch.equal(logits(again, inputs), both)
+    assert sorted(attached.encoders) == ["all", "phases"]
+    assert attached.site_names()[-1] == "decoder phases"
+
+
+def test_tokens_stand_where_times_say() -> None:
+    """Twice the times are twice the positions, for the model's phases too."""
+    model, inputs = make("llama"), {"input_ids": batch("llama")["input_ids"]}
+    attached = attach(model)
+    length = inputs["input_ids"].shape[1]
+    places = torch.arange(0, 2 * length, 2)
+    with torch.no_grad():
+        expected = logits(model, inputs, position_ids=places[None])
+        with attached.at(places * attached.delta):
+            found = logits(model, inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_random_times_in_training_move_the_models_phases() -> None:
+    model, inputs = make("llama"), {"input_ids": batch("llama")["input_ids"]}
+    attached = attach(model)
+    expected = logits(model, inputs)
+    attached.jitter = floater.TimeJitter(gaps=1, until=200)
+    model.train()
+    found = logits(model, inputs)
+    assert (found - expected).abs().max() > 1e-3
+    found.sum().backward()
+    weights = dict(attached.named_parameters())
+    for name in ("first", "second"):
+        gradient = weights[f"encoders.phases.flow.dynamics.{name}.weight"].grad
+        assert gradient is not None
+        assert bool(gradient.any())
+    model.eval()
+    assert torch.equal(logits(model, inputs), expected)
+    known = attached.trained_range["decoder"] / attached.delta
+    assert inputs["input_ids"].shape[1] - 1 < known <= 199 + 1e-6
+
+
+def test_one_solution_serves_several_batches() -> None:
+    model, inputs = make("llama"), batch("llama")
+    attached = attach(model)
+    encoder: Any = attached.encoders["phases"]
+    before = encoder.flow.solves
+    for _ in range(3):
+        logits(model, inputs).sum().backward()
+    assert encoder.flow.solves == before + 1
+
+
+def test_checkpointing_gives_the_same_gradients() -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model, inputs = make("llama").train(), batch("llama")
+        attached = attach(model)
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        logits(model, inputs).square().sum().backward()
+        gradients.append([p.grad for p in attached.parameters() if p.grad is not None])
+    assert len(gradients[0]) == 4
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("bert", {"sites": "phases"}, "needs a model with rotary positions"),
+        ("llama", {"sites": "qkv"}, "go together, but .* `sites` is 'qkv'"),
+        ("llama", {"sites": "phases", "positions": "replace"}, 'need positions="keep"'),
+        ("llama", {"sites": "phases", "indices": "mask"}, 'indices="model"'),
+        ("llama", {"sites": "phases", "phases": PhaseFlowConfig()}, "`phases` must be left out"),
+    ],
+)
+def test_phases_that_do_not_fit_are_refused(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    model = make(name)
+    with pytest.raises((ArgumentError, LayoutError), match=message):
+        floater.attach(model, PhaseFlowConfig(), **settings)
+    assert floater.attachment(model) is None
+
+
+def test_frequencies_that_depend_on_the_length_are_refused() -> None:
+    config = LlamaConfig(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0},
+    )
+    with pytest.raises(LayoutError, match=r"must have fixed frequencies, but are .*'dynamic'"):
+        floater.attach(LlamaForCausalLM(config), PhaseFlowConfig(), sites="phases")
