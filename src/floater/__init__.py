@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .attachments import TimeJitter as TimeJitter
     from .attachments import attach as attach
     from .attachments import attachment as attachment
+    from .attachments import extend as extend
     from .attachments import from_pretrained as from_pretrained
     from .attachments import save_pretrained as save_pretrained
     from .dynamics import LinearDynamics as LinearDynamics
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .encoders import FourierConfig as FourierConfig
     from .encoders import LearnedConfig as LearnedConfig
     from .encoders import NoPositionConfig as NoPositionConfig
+    from .encoders import PhaseFlowConfig as PhaseFlowConfig
     from .encoders import RecurrentConfig as RecurrentConfig
     from .encoders import RelativeConfig as RelativeConfig
     from .encoders import RotaryConfig as RotaryConfig
@@ -45,6 +47,7 @@ else:
             "TimeJitter": ".attachments",
             "attach": ".attachments",
             "attachment": ".attachments",
+            "extend": ".attachments",
             "from_pretrained": ".attachments",
             "save_pretrained": ".attachments",
             "LinearDynamics": ".dynamics",
@@ -55,6 +58,7 @@ else:
             "FourierConfig": ".encoders",
             "LearnedConfig": ".encoders",
             "NoPositionConfig": ".encoders",
+            "PhaseFlowConfig": ".encoders",
             "RecurrentConfig": ".encoders",
             "RelativeConfig": ".encoders",
             "RotaryConfig": ".encoders",

@@ -113,7 +113,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
     target = torch.randn(3, 1, HALF, dtype=torch.float64)
 
     def value() -> Tensor:
-        return (encoder(times) * target).sum()
+        total: Tensor = (encoder(times) * target).sum()
+        return total
 
     layers: Any = encoder.flow.dynamics
     for weight in (layers.first.weight, layers.second.weight, layers.second.bias):

@@ -82,15 +82,15 @@ def groups_of(plan: SitePlan, per_stack: bool) -> dict[str, list[int]]:
     """The sites that each encoder serves: all of them, or those of one stack; and only those of one
     size, where sizes differ. Phases have an encoder of their own.
     """
-    phases = {stack.phases for stack in plan.stacks}
+    phases = {stack.phases for stack in plan.stacks if stack.phases is not None}
     sites = [site for site in range(len(plan.dims)) if site not in phases]
     several = len({plan.dims[site] for site in sites}) > 1
     groups: dict[str, list[int]] = {}
     for site in sites:
         name = plan.stack_names[site] if per_stack else "all"
         groups.setdefault(f"{name}_{plan.dims[site]}" if several else name, []).append(site)
-    for site in phases - {None}:
-        groups.setdefault(PHASES, []).append(site)
+    if phases:
+        groups[PHASES] = sorted(phases)
     return dict(sorted(groups.items()))
 
 

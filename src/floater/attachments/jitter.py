@@ -112,7 +112,8 @@ class JitterDraw:
         before = torch.arange(length, dtype=torch.float64) >= self._cuts.unsqueeze(-1) * length
         skipped = (self._skipped * (self._room(length) + 1)).floor().clamp(max=self._room(length))
         steps = torch.diff(skipped, dim=1, prepend=torch.zeros(len(skipped), 1).to(skipped))
-        return (before * steps.unsqueeze(-1)).sum(1)
+        skips: Tensor = (before * steps.unsqueeze(-1)).sum(1)
+        return skips
 
     def move(self, positions: TokenPositions, delta: float) -> TokenPositions:
         """The tokens of all rows, each at its own time."""

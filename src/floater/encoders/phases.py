@@ -112,7 +112,7 @@ class PhaseFlow(Encoder):
         encodings = encodings.expand(*checked.shape, self.sites, self.dim)
         if self.flow is None:
             return encodings.float()
-        learned = self.flow(checked)
+        learned: Tensor = self.flow(checked)
         turns = (self.length * self.frequencies).to(learned)
         return encodings.to(learned) + learned * turns
 
