@@ -148,6 +148,36 @@ def compare(
 
 
 @app.command()
+def extend(
+    model: options.RotaryModel,
+    length: options.NewLength,
+    out: options.ExtendedFolder,
+    text: options.TrainingText = None,
+    valid: options.HeldOutText = None,
+    scaling: options.ScalingName = "none",
+    updates: options.ExtensionUpdates = 200,
+    resume: options.ResumeComparison = False,
+    override: options.Overrides = None,
+) -> None:
+    """Lead a rotary language model past the length it was trained on."""
+    check_folder(out)
+    from .experiments.extension import extend_model  # noqa: PLC0415
+
+    extend_model(
+        model,
+        length,
+        out,
+        text=text or [],
+        valid=valid or [],
+        scaling=scaling,
+        updates=updates,
+        overrides=override or [],
+        resume=resume,
+        console=console,
+    )
+
+
+@app.command()
 def evaluate(
     run: options.RunPath,
     data: options.DataFile = None,

@@ -51,6 +51,31 @@ Again = Annotated[
     bool, Option("--again", help="Train again if the folder holds the runs of a demo.")
 ]
 
+# extend ---------------------------------------------------------------------------------------
+
+RotaryModel = Annotated[
+    str,
+    Argument(metavar="MODEL", help="Folder or hub name of a language model with rotary positions."),
+]
+NewLength = Annotated[int, Option(min=2, max=2**24, help="Tokens of the longest inputs.")]
+ExtendedFolder = Annotated[Path, Option(help="Folder for the extended model.")]
+TrainingText = Annotated[
+    list[Path] | None,
+    Option(
+        "--text",
+        help="Text file to train on, plain, .gz or .jsonl. May be repeated. Without it, nothing is "
+        "trained, and --scaling must be given.",
+    ),
+]
+HeldOutText = Annotated[
+    list[Path] | None, Option("--valid", help="Held-out text file. May be repeated.")
+]
+ScalingName = Annotated[
+    str,
+    Option(help="Where the phases start: none (as they are), linear, ntk, yarn or log."),
+]
+ExtensionUpdates = Annotated[int, Option(min=1, max=10**9, help="Number of updates.")]
+
 # reproduce ------------------------------------------------------------------------------------
 
 ItemName = Annotated[

@@ -19,6 +19,7 @@ from .base import Encoder, EncoderConfig
 from .flow import Flow
 
 Scaling = Literal["none", "linear", "ntk", "yarn", "log"]
+SCALINGS: tuple[Scaling, ...] = ("none", "linear", "ntk", "yarn", "log")
 _SHIFT = math.log(math.e - 1)
 """softplus of this number is 1."""
 

@@ -10,6 +10,7 @@ from pydantic import field_validator, model_validator
 
 from ...config import Config, Count, NotNegative, Positive
 from ...encoders import PhaseFlowConfig
+from ...encoders.phases import SCALINGS
 from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig
 
 
@@ -117,7 +118,7 @@ class LanguageModelConfig(UnderstandingConfig):
                     "training": training,
                 }
             )
-            for scaling in ("linear", "ntk", "yarn", "log")
+            for scaling in SCALINGS[1:]
         }
 
     def _with(self, part: Literal["start"]) -> LanguageModelConfig:
