@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..config import Positive, PositiveInt
 from ..errors import ConfigError
-from ..ode import Dopri5
+from ..ode import Dopri5, Solver
 from ..times import check_times
 from .base import Encoder, EncoderConfig
 from .flow import Flow
@@ -35,6 +35,10 @@ class PhaseFlowConfig(EncoderConfig):
     """Width of the hidden layer."""
     learned: bool = True
     """Without it, the phases stay where they start."""
+    exact: bool = False
+    """Leave positions below `length` where they are, so that inputs of the model's own length have
+    the same outputs, to the bit; the clocks change past it only. Needs scaling "none".
+    """
     sensitivity: Positive = 4.0
     """A unit that the network adds to the slope of a fast frequency turns its phase by about so
     many radians within the model's length; slow frequencies turn less.
@@ -81,6 +85,8 @@ class PhaseFlow(Encoder):
 
     def __init__(self, config: PhaseFlowConfig, sites: int, dim: int) -> None:
         super().__init__(sites, dim, config.delta)
+        if sites != 1:
+            raise ConfigError(f"A model has one set of phases, but `sites` is {sites}.")
         if config.frequencies is None or config.length is None:
             raise ConfigError(
                 "`frequencies` and `length` of a PhaseFlowConfig must be those of a rotary model, "
@@ -90,6 +96,11 @@ class PhaseFlow(Encoder):
             raise ConfigError(
                 f"`frequencies` must have {dim} numbers, as many as the model rotates pairs of "
                 f"dimensions, but have {len(config.frequencies)}."
+            )
+        if config.exact and config.scaling != "none":
+            raise ConfigError(
+                '`scaling` must be "none" with `exact`, which leaves the first positions as they '
+                f"are, but is {config.scaling!r}."
             )
         self.config, self.length = config, config.length
         self.frequencies = _numbers(config.frequencies)
@@ -103,8 +114,7 @@ class PhaseFlow(Encoder):
         if config.learned:
             dynamics = ClockDynamics(config, self.frequencies, self.slopes)
             solver = Dopri5(rtol=config.rtol, atol=config.atol)
-            self.flow = _Clocks(dynamics, sites, delta=config.delta, solver=solver)
-            self.flow.initial.requires_grad_(False)  # a shift of all phases changes nothing
+            self.flow = _Clocks(dynamics, delta=config.delta, solver=solver)
 
     def forward(self, times: Tensor) -> Tensor:
         checked = check_times(times)
@@ -113,7 +123,8 @@ class PhaseFlow(Encoder):
         encodings = encodings.expand(*checked.shape, self.sites, self.dim)
         if self.flow is None:
             return encodings.float()
-        learned: Tensor = self.flow(checked)
+        begin = self.length * self.delta if self.config.exact else 0.0
+        learned: Tensor = self.flow((checked - begin).clamp(min=0))
         turns = (self.length * self.frequencies).to(learned)
         return encodings.to(learned) + learned * turns
 
@@ -153,6 +164,7 @@ class ClockDynamics(nn.Module):
         self.dim, self._factor = len(frequencies), config.factor
         self._span = config.length * config.delta
         self._slopes = None if config.scaling == "log" else slopes
+        self._begin = 1.0 if config.exact else 0.0  # where time starts, in lengths
         self._sensitivity = config.sensitivity / (config.sensitivity + frequencies * config.length)
         self.first = nn.Linear(self.dim + 1, config.hidden)
         self.second = nn.Linear(config.hidden, self.dim)
@@ -172,7 +184,7 @@ class ClockDynamics(nn.Module):
 
     def forward(self, t: float | Tensor, p: Tensor) -> Tensor:
         """Return the slope of the clocks' learned part p [..., dim], per unit of time."""
-        lengths = torch.as_tensor(t, dtype=p.dtype, device=p.device) / self._span
+        lengths = self._begin + torch.as_tensor(t, dtype=p.dtype, device=p.device) / self._span
         seen = (lengths / self._factor).expand(*p.shape[:-1], 1)
         inputs = torch.cat((p / self._factor, seen), -1)
         hidden = torch.tanh(F.linear(inputs, *_weights(self.first, p)))
@@ -184,7 +196,15 @@ class ClockDynamics(nn.Module):
 
 
 class _Clocks(Flow):
-    """Clocks are computed in float32 whatever the type of the model's weights."""
+    """Clocks start at zero: a shift of all phases would change nothing. They are computed in
+    float32 whatever the type of the model's weights.
+    """
+
+    def __init__(self, dynamics: ClockDynamics, *, delta: float, solver: Solver) -> None:
+        super().__init__(dynamics, 1, delta=delta, solver=solver)
+        zeros = torch.zeros_like(self.initial)
+        del self.initial
+        self.register_buffer("initial", zeros)
 
     def start(self) -> Tensor:
         half = self.initial.dtype in (torch.float16, torch.bfloat16)
