@@ -15,7 +15,17 @@ from floater.attachments.layouts import LAYOUTS
 from floater.encoders import PhaseFlow, PhaseFlowConfig
 from floater.errors import ArgumentError, LayoutError
 
-from .attach_models import ARCHITECTURES, CAUSAL, MOVING, batch, generation_inputs, logits, make
+from .attach_models import (
+    ARCHITECTURES,
+    CAUSAL,
+    LIMIT,
+    MOVING,
+    VOCABULARY,
+    batch,
+    generation_inputs,
+    logits,
+    make,
+)
 
 ROTARY = tuple(name for name in ARCHITECTURES if LAYOUTS[name].rotary)
 
@@ -210,6 +220,72 @@ def test_checkpointing_gives_the_same_gradients() -> None:
     assert len(gradients[0]) == 4
     for first, second in zip(*gradients, strict=True):
         torch.testing.assert_close(first, second)
+
+
+# extend -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "modernbert"])
+def test_an_exact_extension_keeps_inputs_of_the_models_length(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    model, inputs = make(name), {"input_ids": torch.randint(3, VOCABULARY, (2, LIMIT))}
+    longer = {"input_ids": torch.randint(3, VOCABULARY, (2, 2 * LIMIT))}
+    with torch.no_grad():
+        before, before_longer = logits(model, inputs), logits(model, longer)
+        attached = floater.extend(model, 4 * LIMIT, exact=True)
+        shake(attached)
+        assert torch.equal(logits(model, inputs), before)
+        found = logits(model, longer)
+        if name == "llama":  # a causal model: the first tokens do not see the others
+            torch.testing.assert_close(found[:, :LIMIT], before_longer[:, :LIMIT])
+        assert (found - before_longer).abs().max() > 1e-4
+    assert model.config.max_position_embeddings == 4 * LIMIT
+    floater.save_pretrained(model, tmp_path)
+    again = floater.from_pretrained(type(model), tmp_path)
+    assert again.config.max_position_embeddings == 4 * LIMIT
+    with torch.no_grad():
+        assert torch.equal(logits(again, longer), found)
+
+
+def test_a_fixed_extension_is_that_of_transformers() -> None:
+    """A Llama that transformers itself scales by YaRN."""
+    model = make("llama")
+    inputs = {"input_ids": torch.randint(3, VOCABULARY, (2, 3 * LIMIT))}
+    config = model.config.to_dict()
+    config["rope_parameters"] = {
+        **config["rope_parameters"],
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": LIMIT,
+    }
+    config["max_position_embeddings"] = 4 * LIMIT
+    theirs = LlamaForCausalLM(LlamaConfig(**config)).eval()
+    theirs.load_state_dict(model.state_dict())
+    floater.extend(model, 4 * LIMIT, scaling="yarn", learned=False)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            logits(model, inputs), logits(theirs, inputs), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("bert", {"length": 100}, "`extend` serves models with rotary positions"),
+        ("llama", {"length": LIMIT}, "must be larger than the 40 positions"),
+        ("llama", {"length": 10.5}, "must be a number of tokens, but is 10.5"),
+        ("llama", {"length": 100, "trained": 200}, "must be larger than the 200 positions"),
+        ("llama", {"length": 100, "scaling": "cubic"}, "cubic"),
+    ],
+)
+def test_extensions_that_do_not_fit_are_refused(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    model = make(name)
+    with pytest.raises(floater.FloaterError, match=message):
+        floater.extend(model, **settings)
+    assert floater.attachment(model) is None
+    assert model.config.max_position_embeddings == LIMIT
 
 
 @pytest.mark.parametrize(

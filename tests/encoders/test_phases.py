@@ -77,7 +77,7 @@ def test_log_time_is_one_concave_clock() -> None:
 def test_learned_clocks_start_at_their_scaling_exactly(scaling: str) -> None:
     fresh, fixed = built(scaling=scaling), built(scaling=scaling, learned=False)
     assert torch.equal(fresh.table(700), fixed.table(700))
-    assert fresh.num_parameters() == 1_624 + HALF  # the network, and a start that does not matter
+    assert fresh.num_parameters() == (HALF + 1) * 32 + 32 + 32 * HALF + HALF == 1_624
     if scaling == "none":
         assert not fresh.table(700).any()
 
@@ -88,6 +88,13 @@ def test_every_clock_runs_forward_whatever_the_weights(scaling: str) -> None:
     fixed = built(scaling=scaling, learned=False).clocks(1500)
     assert (clocks - fixed).abs().max() > 10
     assert clocks.diff(dim=0).min() > -1e-3  # the error of the solver, in tokens
+
+
+def test_exact_clocks_change_past_the_length_only() -> None:
+    table = moved(exact=True).table(400)[:, 0]
+    assert not table[: LENGTH + 1].any()
+    assert bool(table[LENGTH + 1 :].any(1).all())
+    assert table.diff(dim=0).abs().max() < 5  # no jump where the change begins
 
 
 def test_the_path_solves_its_equation() -> None:
@@ -147,6 +154,7 @@ def test_half_precision_does_not_round_the_phases() -> None:
         ({"frequencies": (1.0, 0.5)}, "must have 24 numbers, .* but have 2"),
         ({"factor": 0.5}, "greater than or equal to 1"),
         ({"scaling": "cubic"}, "cubic"),
+        ({"exact": True, "scaling": "yarn"}, 'must be "none" with `exact`'),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -21,6 +21,7 @@ def extend(
     *,
     scaling: Scaling = "none",
     learned: bool = True,
+    exact: bool = False,
     trained: int | None = None,
 ) -> Attachment:
     """Let a rotary model take longer inputs than it was trained on.
@@ -37,6 +38,8 @@ def extend(
         scaling: where the clocks start: "none", or one of the fixed scalings "linear", "ntk",
             "yarn" and "log".
         learned: whether the clocks can be trained; without it they stay at the scaling.
+        exact: leave inputs of up to the model's own length as they are, to the bit, also after
+            training; the clocks change past it only.
         trained: number of tokens that the model was trained on. Default: what its config names.
 
     Returns:
@@ -64,7 +67,9 @@ def extend(
             f"`length` must be larger than the {old} positions that the model was trained on, but "
             f"is {length}; such inputs need no extension."
         )
-    config = PhaseFlowConfig(scaling=scaling, learned=learned, factor=length / old, length=old)
+    config = PhaseFlowConfig(
+        scaling=scaling, learned=learned, exact=exact, factor=length / old, length=old
+    )
     attached = attach(model, config, sites="phases")
     settings: Any = getattr(base, "config", None)
     if settings is not None and isinstance(getattr(settings, "max_position_embeddings", None), int):
