@@ -18,7 +18,6 @@ from floater.runs.comparison import COMPARISON, Comparison
 from floater.runs.folder import RunFolder
 from floater.tasks.causal_lm.task import CausalConfig, CausalLMTask
 from floater.tasks.compare import compare
-from floater.tasks.masked_lm.task import MaskedLMTask
 
 from .worlds import causal
 
@@ -81,10 +80,6 @@ def test_phases_are_compared_with_the_fixed_scalings(tmp_path: Path) -> None:
     assert attached.trained_range["decoder"] / attached.delta > 10
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "llama").state_dict()
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in base.items())
-
-
-def test_blocks_of_a_masked_lm_can_be_longer_too() -> None:
-    assert MaskedLMTask.length is CausalLMTask.length
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def extend_model(
     else:
         with process_settings(None):
             model = load(auto_class, where)
-            extend(model, length, scaling=scaling, learned=False, trained=trained)  # type: ignore[arg-type]
+            extend(model, length, scaling=scaling, learned=False, trained=trained)
             _write(model, where, length, trained, out)
     print_text(console, f"wrote {out}: inputs of up to {length:,} tokens, {trained:,} before")
 
