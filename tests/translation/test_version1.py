@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import MarianMTModel
 
 import floater
@@ -63,21 +64,37 @@ def test_the_model_loads_and_evaluates_to_the_recorded_scores(flow: RunFolder) -
     assert [test.difference for test in after.paired] == [0.4512732359843138]
 
 
+TIMES = "floater.trained_times.bits"
+
+
+def weights(folder: RunFolder, updates: int) -> dict[str, Tensor]:
+    """The weights of a checkpoint."""
+    return load_file(folder.checkpoints / f"checkpoint-{updates}" / "model.safetensors")
+
+
 def test_a_run_resumes_to_the_bits_of_a_whole_one(flow: RunFolder, tmp_path: Path) -> None:
-    """Its checkpoint was written by the previous version, the whole run by this one."""
+    """Its checkpoint was written by the previous version, the whole run by this one.
+
+    The checkpoint comes from a CPU with AVX2. One that rounds differently, as with AVX-512, shows
+    that by other bits after the same four updates; there the weights must be close.
+    """
     settings = flow.settings()
+    first = weights(flow, 4)
     settings["training"]["updates"] = 6
     config = TranslationConfig(**settings)
     resumed = train(config, flow.path, resume=True)
     whole = train(config, tmp_path / "whole")
-    ours, theirs = (
-        load_file(folder.checkpoints / "checkpoint-6" / "model.safetensors")
-        for folder in (whole, resumed)
-    )
+    settings["training"]["updates"] = 4
+    begun = weights(train(TranslationConfig(**settings), tmp_path / "begun"), 4)
+    same_rounding = all(torch.equal(tensor, begun[name]) for name, tensor in first.items())
+    tolerance = 0.0 if same_rounding else 1e-5
+    ours, theirs = weights(whole, 6), weights(resumed, 6)
+    ours.pop(TIMES)
+    theirs.pop(TIMES)  # the previous version did not record those of its updates
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
-        if name == "floater.trained_times.bits":  # the previous version did not record them
-            continue
-        assert torch.equal(tensor, theirs[name]), name
+        if not same_rounding and name.endswith("k_proj.bias"):
+            continue  # attention does not depend on it: its gradient is rounding, which Adam scales
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=tolerance)
     assert resumed.facts()["updates"] == 6
     assert resumed.finished()

@@ -122,7 +122,7 @@ def test_the_head_is_applied_to_masked_tokens_only_with_the_same_loss(name: str)
     floater.attach(model, floater.FlowConfig(initial_scale=0.5))
     labels = torch.full_like(inputs["input_ids"], -100)
     labels[0, 2], labels[0, 5], labels[1, 3], labels[2, 10] = 7, 8, 9, 10
-    task = MaskedLMTask.__new__(MaskedLMTask)
+    task = MaskedLMTask(MaskedConfig.model_construct())
     with torch.no_grad():
         logits = model(**inputs).logits
         expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
