@@ -365,3 +365,31 @@ def generation_inputs(name: str, pads: bool = True) -> dict[str, Tensor]:
         mask[1, 5:] = 0
         ids[1, 5:] = PAD
     return {"input_ids": ids, "attention_mask": mask}
+
+
+@torch.no_grad()
+def check_decoding(name: str, model: Any, tokens: int = 9, tolerance: float = 1e-6) -> None:
+    """Compare decoding step by step, with a cache, with full forward passes; also with beams and,
+    where the model has one, with a static cache. In float64, Gemma 2 itself returns nan for rows
+    that are padded in front.
+    """
+    inputs = generation_inputs(name, pads=name != "gemma2")
+    settings = {
+        "max_new_tokens": tokens,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
+    cached = model.generate(**inputs, use_cache=True, **settings)
+    whole = model.generate(**inputs, use_cache=False, **settings)
+    assert torch.equal(cached.sequences, whole.sequences)
+    for step, full in zip(cached.logits, whole.logits, strict=True):
+        torch.testing.assert_close(step, full, rtol=tolerance, atol=tolerance)
+    beams = [
+        model.generate(**inputs, use_cache=use, num_beams=4, max_new_tokens=tokens, do_sample=False)
+        for use in (True, False)
+    ]
+    assert torch.equal(beams[0], beams[1])
+    if name in ("marian", "gpt2", "llama"):
+        static = model.generate(**inputs, cache_implementation="static", **settings)
+        assert torch.equal(static.sequences, cached.sequences)

@@ -22,7 +22,7 @@ from .attach_models import (
     MOVING,
     VOCABULARY,
     batch,
-    generation_inputs,
+    check_decoding,
     logits,
     make,
 )
@@ -97,20 +97,7 @@ def test_phases_turn_queries_and_keys(name: str) -> None:
 def test_decoding_step_by_step_equals_the_full_forward(name: str) -> None:
     model = make(name).double()
     attach(model)
-    # In float64, Gemma 2 itself returns nan for rows that are padded in front.
-    inputs = generation_inputs(name, pads=name != "gemma2")
-    settings = {
-        "max_new_tokens": 9,
-        "do_sample": False,
-        "output_logits": True,
-        "return_dict_in_generate": True,
-    }
-    with torch.no_grad():
-        cached = model.generate(**inputs, use_cache=True, **settings)
-        whole = model.generate(**inputs, use_cache=False, **settings)
-    assert torch.equal(cached.sequences, whole.sequences)
-    for step, full in zip(cached.logits, whole.logits, strict=True):
-        torch.testing.assert_close(step, full, rtol=1e-6, atol=1e-6)
+    check_decoding(name, model)
 
 
 @pytest.mark.parametrize("name", ["llama", "modernbert"])

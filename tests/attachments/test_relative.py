@@ -28,6 +28,7 @@ from .attach_models import (
     SEQ2SEQ,
     VOCABULARY,
     batch,
+    check_decoding,
     generation_inputs,
     logits,
     make,
@@ -136,25 +137,7 @@ def test_zero_vectors_change_nothing_but_rounding(name: str, implementation: str
 def test_decoding_step_by_step_equals_the_full_forward(name: str) -> None:
     model = make(name).double()
     floater.attach(model, NEAR)
-    inputs = generation_inputs(name)
-    settings = {
-        "max_new_tokens": 6,
-        "do_sample": False,
-        "output_logits": True,
-        "return_dict_in_generate": True,
-    }
-    with torch.no_grad():
-        cached = model.generate(**inputs, use_cache=True, **settings)
-        whole = model.generate(**inputs, use_cache=False, **settings)
-        assert torch.equal(cached.sequences, whole.sequences)
-        for step, full in zip(cached.logits, whole.logits, strict=True):
-            torch.testing.assert_close(step, full, rtol=1e-9, atol=1e-9)
-        settings = {"num_beams": 4, "max_new_tokens": 6, "do_sample": False}
-        beams = [model.generate(**inputs, use_cache=use, **settings) for use in (True, False)]
-        assert torch.equal(beams[0], beams[1])
-        if name in ("marian", "gpt2"):
-            static = model.generate(**inputs, cache_implementation="static", **settings)
-            assert torch.equal(static, beams[0])
+    check_decoding(name, model, tokens=6, tolerance=1e-9)
 
 
 @pytest.mark.parametrize("name", SERVED)
