@@ -72,6 +72,8 @@ _NOTES = """
 - **Projections without a bias** (llama, t5 …) take the encoding within their matrix product, like
   those that have one.
 - **Whisper** keeps its fixed length of audio, also with `"replace"`: its encoder itself checks it.
+- **Phases.** The rotary rows take an encoder at `sites="phases"`, and `floater.extend` leads them
+  past the length they were trained on.
 {relative}
 - **Refused, with a reason:** a rotary encoder in a rotary model that keeps its own; codegen's fused
   projection; re-entrant gradient checkpointing; adapters that scale the output of a projection.
@@ -90,6 +92,7 @@ A tiny random model of each row (`tests/attachments`) is checked for all of this
 | replaced positions are gone: tokens in another order give the same (1) | `test_any_model.py` |
 | saved and loaded, equal to the bit | `test_any_model.py` |
 | relative positions, where they are served: zero vectors, padding, caches | `test_relative.py` |
+| phases of rotary models: fresh, against a rotary module written by hand, caches | `test_phases.py` |
 | copied, pickled, baked | `test_copies_and_baking.py`, `test_threads.py` |
 
 (1) Sliding windows (gemma, modernbert) and DeBERTa's convolution still depend on the order. With
