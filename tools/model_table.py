@@ -92,7 +92,7 @@ A tiny random model of each row (`tests/attachments`) is checked for all of this
 | replaced positions are gone: tokens in another order give the same (1) | `test_any_model.py` |
 | saved and loaded, equal to the bit | `test_any_model.py` |
 | relative positions, where they are served: zero vectors, padding, caches | `test_relative.py` |
-| phases of rotary models: fresh, against a rotary module written by hand, caches | `test_phases.py` |
+| phases of rotary models: fresh, against phases by hand, caches | `test_phases.py` |
 | copied, pickled, baked | `test_copies_and_baking.py`, `test_threads.py` |
 
 (1) Sliding windows (gemma, modernbert) and DeBERTa's convolution still depend on the order. With
