@@ -155,7 +155,7 @@ def extend(
     text: options.TrainingText = None,
     valid: options.HeldOutText = None,
     scaling: options.ScalingName = "none",
-    updates: options.ExtensionUpdates = 200,
+    updates: options.ExtensionUpdates = None,
     resume: options.ResumeComparison = False,
     override: options.Overrides = None,
 ) -> None:

@@ -74,7 +74,9 @@ ScalingName = Annotated[
     str,
     Option(help="Where the phases start: none (as they are), linear, ntk, yarn or log."),
 ]
-ExtensionUpdates = Annotated[int, Option(min=1, max=10**9, help="Number of updates.")]
+ExtensionUpdates = Annotated[
+    int | None, Option(min=1, max=10**9, help="Number of updates; 200 by default.")
+]
 
 # reproduce ------------------------------------------------------------------------------------
 

@@ -258,9 +258,11 @@ def test_a_fixed_extension_is_that_of_transformers() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("bert", {"length": 100}, "`extend` serves models with rotary positions"),
+        ("bert", {"length": 100}, "`extend` serves rotary models of the architectures .*'bert'"),
         ("llama", {"length": LIMIT}, "must be larger than the 40 positions"),
-        ("llama", {"length": 10.5}, "must be a number of tokens, but is 10.5"),
+        ("llama", {"length": 10.5}, "must be a number of tokens, from 1 to .*, but is 10.5"),
+        ("llama", {"length": 10**12}, "must be a number of tokens"),
+        ("llama", {"length": 100, "trained": 0}, "`trained` must be a number of tokens"),
         ("llama", {"length": 100, "trained": 200}, "must be larger than the 200 positions"),
         ("llama", {"length": 100, "scaling": "cubic"}, "cubic"),
     ],
@@ -273,6 +275,29 @@ def test_extensions_that_do_not_fit_are_refused(
         floater.extend(model, **settings)
     assert floater.attachment(model) is None
     assert model.config.max_position_embeddings == LIMIT
+
+
+def test_an_extension_can_be_taken_back_and_made_again(tmp_path: Path) -> None:
+    model = make("llama")
+    floater.extend(model, 2 * LIMIT).detach()
+    assert model.config.max_position_embeddings == LIMIT
+    attached = floater.extend(model, 3 * LIMIT, scaling="yarn")
+    assert (attached.config.factor, attached.config.length) == (3.0, LIMIT)  # type: ignore[attr-defined]
+    floater.save_pretrained(model, tmp_path / "alone", base=False)
+    make("llama").save_pretrained(tmp_path / "base")
+    again = floater.from_pretrained(type(model), tmp_path / "alone", base=tmp_path / "base")
+    assert again.config.max_position_embeddings == 3 * LIMIT
+    floater.save_pretrained(model, tmp_path / "all")
+    plain = type(model).from_pretrained(tmp_path / "all")  # without its attachment
+    longer = floater.extend(plain, 4 * LIMIT)
+    assert (longer.config.factor, longer.config.length) == (4.0, LIMIT)  # type: ignore[attr-defined]
+
+
+def test_blocks_with_windows_alone_need_no_extension() -> None:
+    model = make("gemma3_text")
+    model.base_model.rotary_emb.layer_types = ["sliding_attention"]
+    with pytest.raises(LayoutError, match="all of them attend to windows"):
+        floater.extend(model, 100)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +317,12 @@ def test_phases_that_do_not_fit_are_refused(
     with pytest.raises((ArgumentError, LayoutError), match=message):
         floater.attach(model, PhaseFlowConfig(), **settings)
     assert floater.attachment(model) is None
+
+
+@pytest.mark.parametrize("frequencies", [(1.0, 2.0), (1.0, 0.5)])
+def test_frequencies_must_be_those_of_the_model(frequencies: tuple[float, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"`frequencies` .* must be those of the model"):
+        floater.attach(make("llama"), PhaseFlowConfig(frequencies=frequencies), sites="phases")
 
 
 def test_frequencies_that_depend_on_the_length_are_refused() -> None:

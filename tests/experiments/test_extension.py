@@ -12,7 +12,7 @@ import floater
 from command_line import mistake, said
 from understanding.worlds import causal, write_causal_model, write_model
 
-LIMIT = 64
+FILES = ["--length", 4096, "--text", "a.txt", "--valid", "b.txt"]
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def test_clocks_are_trained_and_the_folder_works(
     settings = ["--updates", 3, "--set", "max_length=24", "--set", "training.threads=1"]
     output = said(monkeypatch, capsys, *command, *files, *settings)
     assert "held-out loss by position" in output
+    assert "are identical to the bit" in capsys.readouterr().out + output
     assert f"inputs of up to {2 * limit:,} tokens, {limit:,} before" in output
     for name in ("base", "linear", "yarn", "learned"):
         assert name in output
@@ -51,6 +52,10 @@ def test_clocks_are_trained_and_the_folder_works(
     loaded.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4, do_sample=False)
     again = said(monkeypatch, capsys, *command, *files, *settings, "--resume")
     assert "held-out loss by position" in again
+    fixed = ["extend", model, "--length", 2 * limit, "--out", out, "--scaling", "yarn"]
+    assert "holds a model already" in mistake(monkeypatch, capsys, *fixed)
+    fixed = ["extend", out, "--length", 4 * limit, "--out", tmp_path / "b", "--scaling", "yarn"]
+    assert "give the model that it was made from" in mistake(monkeypatch, capsys, *fixed)
 
 
 def test_a_fixed_scaling_needs_no_text(
@@ -77,6 +82,11 @@ def test_a_fixed_scaling_needs_no_text(
         (["--length", 4096], "`--text` (files to train on) or a fixed `--scaling` must be given"),
         (["--length", 4096, "--scaling", "cubic"], "`--scaling` must be one of none, linear,"),
         (["--length", 4096, "--text", "a.txt"], "`--text` and `--valid` go together"),
+        (["--length", 4096, "--scaling", "yarn", "--set", "seed=1"], "are for training, but no"),
+        ([*FILES, "--set", "compare.seeds=[0,1]"], "must be one seed"),
+        ([*FILES, "--set", "model.name=other"], "model.name must be"),
+        ([*FILES, "--set", "positions.encoder.learned=false"], "must be learned phases"),
+        ([*FILES, "--set", "max_length=5000"], "must be at most --length"),
     ],
 )
 def test_mistakes_end_in_one_line(

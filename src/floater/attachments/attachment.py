@@ -37,6 +37,7 @@ from .site_encoders import SiteEncoders
 from .sites import Sites
 from .token_positions import CustomTimes, check_custom_times
 
+Extension = tuple[int, int]
 ATTACHMENT_FORMAT = 3
 """Version of the saved description. Version 1 had no `rotary`, and its flows had the free pace;
 version 2 had no range of training.
@@ -50,6 +51,7 @@ class Attachment(SiteEncoders):
         config: settings of the encoder.
         rotary_config: settings of the rotary encoder beside it, if any.
         phases_config: settings of the encoder of a rotary model's phases, if any.
+        extension: the numbers of positions before and after `extend`, if it was used.
         sites: where encodings are added.
         positions: whether the model's built-in positions are kept or replaced.
         per_stack: whether each stack has its own encoder.
@@ -99,6 +101,7 @@ class Attachment(SiteEncoders):
         )
         self.rotary_config = rotary
         self.phases_config = None if alone else phases
+        self.extension: Extension | None = None
         self.sites, self.positions = sites, positions
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout
@@ -239,9 +242,23 @@ class Attachment(SiteEncoders):
         finally:
             self.context.custom_times = before
 
+    def raise_limit(self, extension: Extension) -> None:
+        """Let the model's config name another number of positions, until `detach`."""
+        self.extension = extension
+        self._set_limit(*extension)
+        self.settings_changed()
+
+    def _set_limit(self, before: int, after: int) -> None:
+        for holder in self.context.holders:
+            settings: Any = getattr(base_of(holder), "config", None)
+            if getattr(settings, "max_position_embeddings", None) == before:
+                settings.max_position_embeddings = after
+
     def detach(self) -> None:
         """Remove the attachment; the model is as it was before `attach`."""
         self._installation.remove()
+        if self.extension is not None:
+            self._set_limit(*reversed(self.extension))
         for holder in self.context.holders:
             attached = current(holder._modules.get(NAME))
             if attached is not None and attached.context is self.context:
@@ -260,6 +277,7 @@ class Attachment(SiteEncoders):
             "phases": None
             if self.phases_config is None
             else self.phases_config.model_dump(mode="json"),
+            "extension": None if self.extension is None else list(self.extension),
             "sites": self.sites.model_dump(mode="json"),
             "positions": self.positions,
             "jitter": None if self.jitter is None else self.jitter.model_dump(mode="json"),

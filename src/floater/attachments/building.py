@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -65,6 +66,12 @@ def fit_phases(
 ) -> PhaseFlowConfig:
     """Return settings of phases with the length and the frequencies of the base model."""
     frequencies = phase_frequencies(base, layout)
+    given = config.frequencies or tuple(frequencies)
+    if len(given) != len(frequencies) or not all(map(_close, given, frequencies)):
+        raise ArgumentError(
+            "`frequencies` of a PhaseFlowConfig must be those of the model, but differ from them; "
+            "leave them out."
+        )
     fitted = config.fitted(positions, frequencies)
     if fitted.length is None:
         raise ArgumentError(
@@ -72,6 +79,10 @@ def fit_phases(
             f"trained on, but the config of {type(base).__name__} does not name it; set it."
         )
     return fitted
+
+
+def _close(first: float, second: float) -> bool:
+    return math.isclose(first, second, rel_tol=1e-6)
 
 
 PHASES = "phases"

@@ -8,11 +8,15 @@ from torch import nn
 
 from ..encoders import PhaseFlowConfig
 from ..encoders.phases import Scaling
-from ..errors import ArgumentError, LayoutError
-from .attaching import attach
+from ..errors import ArgumentError, LayoutError, brief
+from .attaching import attach, attachment
 from .attachment import Attachment
 from .building import positions_of
-from .layouts import base_of, layout_of
+from .context import NAME
+from .layouts import LAYOUTS, base_of
+
+_LONGEST = 2**24
+"""Number of tokens of the longest inputs."""
 
 
 def extend(
@@ -32,8 +36,8 @@ def extend(
     random, `attachment.jitter = floater.TimeJitter(gaps=1, until=length)`.
 
     Args:
-        model: the model; changed in place, and restored by `Attachment.detach`, except for
-            `config.max_position_embeddings`.
+        model: the model; changed in place, with `config.max_position_embeddings`, and restored by
+            `Attachment.detach`.
         length: number of tokens of the longest inputs.
         scaling: where the clocks start: "none", or one of the fixed scalings "linear", "ntk",
             "yarn" and "log".
@@ -46,17 +50,24 @@ def extend(
         The attachment. `floater.save_pretrained` saves it with the model.
     """
     for name, value in (("length", length), ("trained", trained)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ArgumentError(f"`{name}` must be a number of tokens, but is {value!r}.")
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LONGEST
+        ):
+            raise ArgumentError(
+                f"`{name}` must be a number of tokens, from 1 to {_LONGEST:,}, but is {value!r}."
+            )
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"`model` must be a Hugging Face model, but is {brief(model)}.")
     base = base_of(model)
-    layout = layout_of(model, None)
-    if not layout.rotary:
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if kind not in LAYOUTS or not LAYOUTS[kind].rotary:
+        known = ", ".join(name for name, layout in LAYOUTS.items() if layout.rotary)
         raise LayoutError(
-            "`extend` serves models with rotary positions (llama, mistral, qwen, gemma, smollm3, "
-            f"phi3, gpt_neox, modernbert), but {type(model).__name__} has others; for a table of "
-            'positions attach a flow with positions="replace", which has no limit.'
+            f"`extend` serves rotary models of the architectures {known}, but "
+            f"{type(model).__name__} is of the architecture {kind!r}."
         )
-    old = trained or positions_of(base)
+    limit = positions_of(base)
+    old = trained or _positions_before(model) or limit
     if old is None:
         raise ArgumentError(
             f"`trained` must be given for {type(model).__name__}, whose config names no number of "
@@ -67,11 +78,21 @@ def extend(
             f"`length` must be larger than the {old} positions that the model was trained on, but "
             f"is {length}; such inputs need no extension."
         )
+    if attachment(model) is None and hasattr(base.config, NAME):
+        delattr(base.config, NAME)  # of an attachment that was saved but not loaded
     config = PhaseFlowConfig(
         scaling=scaling, learned=learned, exact=exact, factor=length / old, length=old
     )
     attached = attach(model, config, sites="phases")
-    settings: Any = getattr(base, "config", None)
-    if settings is not None and isinstance(getattr(settings, "max_position_embeddings", None), int):
-        settings.max_position_embeddings = max(settings.max_position_embeddings, length)
+    if limit is not None and limit != length:
+        attached.raise_limit((limit, length))
     return attached
+
+
+def _positions_before(model: nn.Module) -> int | None:
+    """The number of positions of a model before an earlier extension, whose folder was loaded
+    without its attachment; None if there was none.
+    """
+    description: Any = getattr(model.config, NAME, None)
+    extension = description.get("extension") if isinstance(description, dict) else None
+    return int(extension[0]) if extension else None

@@ -97,7 +97,7 @@ def attach_described(
             )
         rotary, jitter = description.get("rotary"), description.get("jitter")
         phases = description.get("phases")
-        return bind(
+        attached = bind(
             model,
             ENCODER_CONFIGS[kind](**encoder),
             rotary=None if rotary is None else RotaryConfig(**rotary),
@@ -110,6 +110,10 @@ def attach_described(
             beyond=description.get("beyond", "extrapolate"),
             shapes=shapes,
         )
+        if description.get("extension") is not None:
+            before, after = map(int, description["extension"])
+            attached.raise_limit((before, after))
+        return attached
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, LayoutError):
             raise

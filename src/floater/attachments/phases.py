@@ -41,6 +41,12 @@ def phase_frequencies(base: nn.Module, layout: Layout) -> list[float]:
             "is none; choose another site."
         )
     (module,) = modules.values()
+    types = getattr(module, "layer_types", None)
+    if types is not None and _FULL not in types:
+        raise LayoutError(
+            f"{name} must have blocks that attend to all tokens, but all of them attend to windows,"
+            " which see no distance that they were not trained on."
+        )
     inverse = getattr(module, _attribute(module, "inv_freq"), None)
     if not isinstance(inverse, Tensor):
         raise LayoutError(

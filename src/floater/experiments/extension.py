@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ..attachments import attachment, extend, save_pretrained
 from ..attachments.layouts import LAYOUTS
-from ..encoders import PhaseFlow
+from ..encoders import PhaseFlow, PhaseFlowConfig
 from ..encoders.phases import SCALINGS
 from ..errors import ArgumentError, ConfigError, RunError
 from ..files import reading
@@ -30,6 +30,7 @@ from ..training.process import process_settings
 TRAINING = "training"
 """Folder of the runs inside that of an extended model."""
 _FIGURE = "phases.png"
+_UPDATES = 200
 _LINES = 6
 """Clocks that a figure shows."""
 
@@ -42,7 +43,7 @@ def extend_model(
     text: Sequence[Path] = (),
     valid: Sequence[Path] = (),
     scaling: str = "none",
-    updates: int = 200,
+    updates: int | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
     console: Console,
@@ -56,7 +57,7 @@ def extend_model(
         text: files to train the clocks of the phases on; without any, they stay at the scaling.
         valid: held-out files, to measure the loss by position.
         scaling: where the clocks start.
-        updates: number of updates.
+        updates: number of updates; 200 by default.
         overrides: settings of the run to change, such as `training.batch=8`.
         resume: continue the runs in the folder.
         console: where to print.
@@ -67,6 +68,11 @@ def extend_model(
         )
     if bool(text) != bool(valid):
         raise ArgumentError("`--text` and `--valid` go together, but only one is given.")
+    if not text and (overrides or resume or updates is not None):
+        raise ArgumentError(
+            "`--set`, `--updates` and `--resume` are for training, but no `--text` is given."
+        )
+    _check_folders(name, out, resume)
     where = locate(name)
     settings = _config(where)
     trained = _check_length(settings, name, length)
@@ -77,8 +83,9 @@ def extend_model(
             " model would stay as it is."
         )
     if text:
-        run = _settings(task_name, name, length, trained, text, valid, scaling, updates)
+        run = _settings(task_name, name, length, trained, text, valid, scaling, updates or _UPDATES)
         task = task_from(with_overrides(run, overrides))
+        _check_run(task, name, length)
         compare(task, out / TRAINING, resume=resume, console=console)
         _print_losses(task, out / TRAINING, console)
         (folder,) = run_folders(task, out / TRAINING)["floater"]
@@ -92,6 +99,34 @@ def extend_model(
             extend(model, length, scaling=scaling, learned=False, trained=trained)
             _write(model, where, length, trained, out)
     print_text(console, f"wrote {out}: inputs of up to {length:,} tokens, {trained:,} before")
+
+
+def _check_folders(name: str, out: Path, resume: bool) -> None:
+    """Refuse to overwrite a model, and to extend one that is extended already."""
+    if (Path(name) / "floater_config.json").is_file():
+        raise ConfigError(
+            f"`MODEL` must be a model without a FLOATER encoder, but {name} has one; give the model"
+            " that it was made from."
+        )
+    if (out / "config.json").exists() and not (resume and (out / TRAINING).is_dir()):
+        raise RunError(f"{out} holds a model already; choose another --out.")
+
+
+def _check_run(task: Any, name: str, length: int) -> None:
+    """Refuse changed settings that contradict the command, before anything is trained."""
+    config = task.config
+    encoder = config.positions.encoder
+    problem = None
+    if config.model.name != name:
+        problem = f"model.name must be {name}, the MODEL, but is {config.model.name}"
+    elif not isinstance(encoder, PhaseFlowConfig) or not encoder.learned:
+        problem = "positions.encoder must be learned phases, but is not"
+    elif config.max_length > length or (config.valid_length or config.max_length) > length:
+        problem = f"max_length and valid_length must be at most --length, {length:,}"
+    elif len(task.seeds()) != 1:
+        problem = f"compare.seeds must be one seed, but are {len(task.seeds())}"
+    if problem is not None:
+        raise ArgumentError(f"`--set`: {problem}; leave it out.")
 
 
 def _write(model: Any, where: str, length: int, trained: int, out: Path) -> None:
@@ -197,6 +232,12 @@ def _print_losses(task: Any, folder: Path, console: Console) -> None:
         cells = [f"{scores[name].score:.3f}" if name in scores else "" for name in measures]
         table.add_row("learned" if variant == "floater" else variant, *cells)
     console.print(table)
+    if measures[-1] not in scores:
+        print_text(
+            console,
+            f"No held-out block reaches position {task.config.bins[-1]:,}: nothing past it was "
+            "measured; give more held-out text.",
+        )
 
 
 @torch.no_grad()

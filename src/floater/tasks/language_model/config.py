@@ -110,7 +110,7 @@ class LanguageModelConfig(UnderstandingConfig):
                     "positions": self.positions.model_copy(
                         update={
                             "encoder": encoder.model_copy(  # type: ignore[union-attr]
-                                update={"scaling": scaling, "learned": False}
+                                update={"scaling": scaling, "learned": False, "exact": False}
                             ),
                             "jitter": None,
                         }

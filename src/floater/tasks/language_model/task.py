@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,10 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ...attachments.layouts import base_of
+from ...encoders import EncoderConfig, PhaseFlowConfig
 from ...errors import RunError
+from ...runs.comparison import StartCheck
+from ...training.task import Task
 from ..tsv import from_hub
 from ..understanding.problem import Batch, Features, Measure, Predictions, forward
 from ..understanding.resampling import ratio
@@ -65,6 +68,16 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         """Tokens per block."""
         longest = self.config.max_length
         return longest if training else self.config.valid_length or longest
+
+    def check_identical_start(self, variants: Sequence[Task[Any]]) -> StartCheck:
+        """Leave out the fixed scalings of phases, which differ from the base by intention."""
+        free = [
+            variant
+            for variant in variants
+            if not isinstance(encoder := _encoder_of(variant), PhaseFlowConfig)
+            or encoder.scaling == "none"
+        ]
+        return super().check_identical_start(free)
 
     def splits(self) -> dict[str, Text]:
         settings = self.config.data
@@ -155,6 +168,11 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         with _selected_states(base_of(bare), chosen) as selected:
             logits: Tensor = self.outputs(model, batch).logits
         return (logits.squeeze(0) if selected else logits[chosen]).float()
+
+
+def _encoder_of(task: Task[Any]) -> EncoderConfig | None:
+    assert isinstance(task.config, LanguageModelConfig)
+    return task.config.positions.encoder
 
 
 @contextmanager
