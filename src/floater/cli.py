@@ -232,7 +232,7 @@ def predict(
     from .tasks import task_of_run  # noqa: PLC0415
     from .training.task import PredictionRequest  # noqa: PLC0415
 
-    check_output(out, "--out")
+    check_output(out, "--out", data, labels, asked)
     task = task_of_run(run)
     request = PredictionRequest(data, out, labels, asked, unit, model)
     task.write_predictions(RunFolder.existing(run), request, console)

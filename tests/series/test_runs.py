@@ -173,7 +173,7 @@ def test_other_heads_train_and_predict(
     further: list[object] = ["--labels", files / "labels.csv"]
     if kind != "regression":
         asked = tmp_path / "asked.csv"
-        asked.write_text("id,time,variable\np3,900,breath\np1,33.5,heart\np1,900,heart\n")
+        asked.write_text("id,time,variable\np3,900,breath\np1,333.5,heart\np1,900,heart\n")
         further = ["--asked", asked]
     data = files / "seen.csv"
     said(*terminal, "predict", folder.path, "--data", data, "--out", out, *further)
@@ -186,7 +186,7 @@ def test_other_heads_train_and_predict(
     else:
         places = sorted((row["id"], row["time"], row["variable"]) for row in rows)
         assert places == [
-            ("p1", "33.5", "heart"),
+            ("p1", "333.5", "heart"),
             ("p1", "900", "heart"),
             ("p3", "900", "breath"),
         ]

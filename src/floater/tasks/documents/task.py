@@ -241,9 +241,7 @@ class DocumentsTask(TimedTask[DocumentSplit, DocumentInputs]):
             if getattr(request, option) is not None:
                 raise ArgumentError(f"`--{option}` does not apply to documents.")
         self.config.clock.check_unit(request.unit, "--unit")
-        weights = request.model or folder.model
-        if not weights.is_dir():
-            raise RunError(f"{folder.path} holds no model; finish the run, or give --model.")
+        weights = self.weights_to_predict(folder, request)
         with process_settings():
             split = whole(read(request.data, self.config.data, labelled=False))
             model, preparation = self.load(weights)

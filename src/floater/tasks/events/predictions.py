@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...errors import DataError
 from ...files import write_text
+from ..timed.tables import number_text
 from .config import Columns
 from .inputs import Preparation
 from .sequences import EventsSplit
@@ -40,12 +42,18 @@ def write_next_events(
     header = [columns.id, columns.time, f"expected_{columns.time}", columns.type]
     writer.writerow([*header, *(f"p_{name}" for name in known.types)])
     for number, name in enumerate(split.ids()):
+        numbers = [outputs[key][number] for key in ("median", "mean", "log_types")]
+        if not all(np.isfinite(each).all() for each in numbers):
+            raise DataError(
+                f"{split.name}: the times of every sequence must be of a size like those of "
+                f"training, but the prediction for {name!r} is no finite number; check its times."
+            )
         times = (lasts[number] + float(outputs[which][number]) for which in ("median", "mean"))
         row = chances[number]
         writer.writerow(
             [
                 name,
-                *(f"{time:.12g}" for time in times),
+                *map(number_text, times),
                 known.types[int(row.argmax())],
                 *(f"{chance:.6g}" for chance in row),
             ]

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from torch import Tensor, nn
 
-from ...errors import ArgumentError, RunError
+from ...errors import ArgumentError
 from ...printing import print_text
 from ...runs.folder import RunFolder
 from ...training.process import process_settings
@@ -204,9 +204,7 @@ class EventsTask(TimedTask[EventsSplit, EventInputs]):
         for option, value in (("labels", request.labels), ("asked", request.asked)):
             if value is not None:
                 raise ArgumentError(f"`--{option}` does not apply to {self.config.task}.")
-        weights = request.model or folder.model
-        if not weights.is_dir():
-            raise RunError(f"{folder.path} holds no model; finish the run, or give --model.")
+        weights = self.weights_to_predict(folder, request)
         with process_settings():
             model, known = self.load(weights)
             split = _whole(str(request.data), self._events(request.data, request.unit))

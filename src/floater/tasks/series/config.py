@@ -86,6 +86,15 @@ class SeriesData(SplitConfig):
             raise ValueError("give either `observations`, a file, or `synthetic`")
         if self.labels is None and (self.static or self.categories):
             raise ValueError("`static` and `categories` are columns of `labels`, which is missing")
+        described = [*self.static, *self.categories]
+        for name in described:
+            if described.count(name) > 1:
+                raise ValueError(f"`static` and `categories` must name {name!r} once")
+            if name in (self.label, self.columns.id):
+                what = "label, which is predicted" if name == self.label else "id"
+                raise ValueError(f"`static` and `categories` must not hold the {what}: {name!r}")
+        if len(set(self.columns.names())) < len(self.columns.names()):
+            raise ValueError("`columns` must be different columns of the file")
         return self
 
 

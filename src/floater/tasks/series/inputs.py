@@ -57,6 +57,11 @@ class SeriesInputs:
     def __len__(self) -> int:
         return len(self._split)
 
+    @property
+    def asks(self) -> bool:
+        """Whether values at asked times are predicted."""
+        return self._config.head.asks
+
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each input, the one of the whole series included."""
         counts = self._last - self._first

@@ -74,7 +74,14 @@ def read_observations(
             "`clock.origin`."
         )
     empty = np.nan if missing else None
-    values = table.numbers(columns.value, empty=empty).astype(np.float32)
+    with np.errstate(over="ignore"):
+        values = table.numbers(columns.value, empty=empty).astype(np.float32)
+    if np.isinf(values).any():
+        row = int(np.flatnonzero(np.isinf(values))[0])
+        raise DataError(
+            f"{table.where(row)}: `{columns.value}` must be a number that float32 can hold, up to "
+            "3.4e38, but is larger; correct or remove the row."
+        )
     series, variables = table.names(columns.id), table.names(columns.variable)
     table.release()
     order = np.lexsort((times, series.codes))  # stable: equal times stay in the order of the file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ...errors import ArgumentError, DataError, RunError
+from ...errors import ArgumentError, DataError
 from ...files import write_text
 from ...printing import print_text
 from ...runs.folder import RunFolder
 from ...training.process import process_settings
 from ...training.task import PredictionRequest
-from ..timed.tables import ColumnTable
+from ..timed.tables import ColumnTable, number_text
 from ..timed.task import TimedTask
 from ..understanding.predicting import predict_all
 from .config import SeriesConfig
@@ -57,18 +57,30 @@ def write_predictions(
             else f"does not apply to {config.head.kind}"
         )
         raise ArgumentError(f"`--asked` {what}.")
-    weights = request.model or folder.model
-    if not weights.is_dir():
-        raise RunError(f"{folder.path} holds no model; finish the run, or give --model.")
+    weights = task.weights_to_predict(folder, request)
     data = config.data.model_copy(update={"labels": request.labels})
     with process_settings():
         model, preparation = task.load(weights)
         split = read(config.model_copy(update={"data": data}))
+        left_out = len(split.observations.ids) - len(split)
+        if left_out:
+            print_text(
+                console,
+                f"{left_out:,} of {len(split.observations.ids):,} series have no row in "
+                f"{request.labels}, and no prediction",
+            )
         asked = None
         if request.asked is not None:
-            split, asked = _with_questions(split, request.asked, config)
+            split, hidden = _without_future(split, config)
+            if hidden:
+                print_text(
+                    console,
+                    f"{hidden:,} observations later than `head.after` are left out, as in training",
+                )
+            split, asked = _with_questions(split, request.asked, config, preparation.variables)
         features = SeriesInputs(split, preparation, config, labelled=False, asked=asked)
         outputs = predict_all(task, model, features, preparation)
+        check_finite(split, features, outputs)
     if config.head.kind == "classification":
         chances = np.exp(outputs["scores"].astype(np.float64))
         header = [data.columns.id, "predicted", *(f"p_{name}" for name in preparation.classes)]
@@ -113,11 +125,49 @@ def _answers(
             variable = observations.names[observations.variables[row]]
             known = number_of[variable]
             real = value * preparation.deviations[known] + preparation.means[known]
-            yield [name, f"{observations.times[row]:.12g}", variable, f"{real:.6g}"]
+            yield [name, number_text(observations.times[row]), variable, f"{real:.6g}"]
+
+
+def check_finite(
+    split: SeriesSplit, features: SeriesInputs, outputs: Mapping[str, np.ndarray]
+) -> None:
+    """Refuse predictions that are no numbers, which values far from those of training lead to."""
+    for values in outputs.values():
+        for number in np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1)):
+            count = 1 + len(features[int(number)]["times"])
+            if values.ndim > 1 and features.asks and np.isfinite(values[number, :count]).all():
+                continue  # padding
+            name = split.ids()[int(number)]
+            raise DataError(
+                f"{split.name}: the values of every series must be of a size like those of "
+                f"training, but the prediction for {name!r} is no finite number; check its values."
+            )
+
+
+def _without_future(split: SeriesSplit, config: SeriesConfig) -> tuple[SeriesSplit, int]:
+    """The split without observations that a forecast must not see, and their number."""
+    if config.head.after is None:
+        return split, 0
+    known = split.observations
+    counts = np.diff(known.offsets)
+    firsts = known.times[np.minimum(known.offsets[:-1], len(known.times) - 1)]
+    origins = np.repeat(np.broadcast_to(config.clock.start(firsts), firsts.shape), counts)
+    kept = known.times - origins <= config.head.after
+    series = np.repeat(np.arange(len(known.ids)), counts)
+    remaining = np.bincount(series[kept], minlength=len(known.ids))
+    shorter = replace(
+        known,
+        offsets=np.concatenate(([0], np.cumsum(remaining))),
+        times=known.times[kept],
+        variables=known.variables[kept],
+        values=known.values[kept],
+        rows=known.rows[kept],
+    )
+    return replace(split, observations=shorter), int((~kept).sum())
 
 
 def _with_questions(
-    split: SeriesSplit, path: Path, config: SeriesConfig
+    split: SeriesSplit, path: Path, config: SeriesConfig, model_variables: Sequence[str]
 ) -> tuple[SeriesSplit, np.ndarray]:
     """The split with asked points among its observations, and which ones these are."""
     columns, clock = config.data.columns, config.clock
@@ -129,9 +179,22 @@ def _with_questions(
     owners = np.array([number.get(name, -1) for name in series.names])[series.codes]
     firsts = known.times[np.minimum(known.offsets[:-1], len(known.times) - 1)]
     origin = clock.start(firsts[np.maximum(owners, 0)])
+    unknown = np.array([name not in model_variables for name in variables.names])
+    after = -np.inf if config.head.after is None else origin + config.head.after
     for wrong, text in (
         (owners < 0, "the id must be one of the series of the data, but is not"),
         (times < origin, "the time must not be before the origin of the clock, but is"),
+        (times <= after, "the time must be later than `head.after`, but is not"),
+        (
+            np.diff(known.offsets)[owners] == 0,
+            "the series must have observations up to `head.after`, which a forecast starts from, "
+            "but has none",
+        ),
+        (
+            unknown[variables.codes],
+            f"the variable must be one of the {len(model_variables)} that the model was trained "
+            "on, but is not",
+        ),
     ):
         if wrong.any():
             raise DataError(f"{table.where(int(np.flatnonzero(wrong)[0]))}: {text}.")

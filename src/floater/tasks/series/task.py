@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...errors import DataError
 from ...runs.folder import RunFolder
 from ...training.task import EvaluationRequest, PredictionRequest
 from ..timed.folds import divide
@@ -26,9 +27,9 @@ from .collating import NOT_ASKED, Collate
 from .config import SeriesConfig
 from .inputs import SeriesInputs
 from .model import SeriesModel
-from .observations import SeriesSplit, read_observations, read_records, records_of
-from .predictions import write_predictions
-from .preparation import Preparation, prepare
+from .observations import Records, SeriesSplit, read_observations, read_records, records_of
+from .predictions import check_finite, write_predictions
+from .preparation import Preparation, label_of, prepare
 from .synthetic import CLASSES, generate
 
 
@@ -102,10 +103,24 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
             whole = SeriesSplit(str(path), observations, records, np.empty(0, int))
         members = np.arange(len(whole.records.ids))
         first, last = SeriesSplit("", observations, whole.records, members).starts()
-        needed = self._fewest(observations.times, first, last)
+        needed = self._fewest(observations.times, first, last) if labelled else last > first
         if path != data.observations or not labelled:  # a file of the user's: only what is in it
             needed &= whole.records.series >= 0
+        if not needed.any():
+            raise DataError(
+                f"{path} must hold series that can be used, but none of its "
+                f"{len(observations.ids):,} {self._reason(whole.records, labelled)}."
+            )
         return SeriesSplit(str(path), observations, whole.records, members[needed])
+
+    def _reason(self, records: Records, labelled: bool) -> str:
+        """Why no series can be used."""
+        data, head = self.config.data, self.config.head
+        if (records.series < 0).all():
+            return f"series has a row in {data.labels}; compare the ids"
+        if labelled and head.after is not None:
+            return "series has observations before and after `head.after`"
+        return "series has two observations" if labelled else "series has an observation"
 
     def _fewest(self, times: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Which series have enough observations to ask about some of them and to see others."""
@@ -123,12 +138,26 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
     def prepare(self, folder: RunFolder) -> MeasuredData:
         splits = self.splits()
         preparation = prepare(splits["train"], self.config)
+        self._check_classes(splits, preparation)
         return MeasuredData(
             preparation,
             splits,
             self.encode(splits["train"], preparation, training=True),
             self.encode(splits["valid"], preparation, training=False),
         )
+
+    def _check_classes(self, splits: Mapping[str, SeriesSplit], prepared: Preparation) -> None:
+        """Refuse a set in which areas under curves are undefined."""
+        if len(prepared.classes) != 2:
+            return
+        for split in splits.values():
+            found = {label_of(split, member) for member in split.members}
+            if len(found) < 2:
+                classes = " and ".join(prepared.classes)
+                raise DataError(
+                    f"{split.name} must have series of both classes, {classes}, but has only "
+                    f"{', '.join(found)}; give more data, or fewer folds."
+                )
 
     def encode(self, split: SeriesSplit, tokenizer: Any, *, training: bool) -> SeriesInputs:
         return SeriesInputs(split, tokenizer, self.config, training=training)
@@ -152,6 +181,9 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
                 f"{settings.max_observations:,} observations (`max_observations`); {which} "
                 f"{settings.max_observations:,} of each are used (`keep`)"
             )
+        without = int((whole.records.series < 0).sum())
+        if without and not self.config.head.asks:
+            lines.append(f"{without:,} series have a label but no observation, and are used empty")
         linked = set(whole.records.series.tolist())
         unused = len(whole.observations.ids) - len(linked - {-1})
         if unused:
@@ -220,6 +252,7 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
     def judge(
         self, split: SeriesSplit, features: SeriesInputs, outputs: Mapping[str, np.ndarray]
     ) -> Predictions:
+        check_finite(split, features, outputs)
         if self.config.head.kind == "classification":
             return self._judge_classes(split, features, outputs["scores"])
         if self.config.head.asks:
@@ -260,9 +293,10 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
 
     def scores(self, table: np.ndarray) -> dict[str, float]:
         everything = np.ones((1, len(table)))
-        return {
-            name: float(measure(table, everything)[0]) for name, measure in self.measures.items()
-        }
+        measures = self.measures
+        if measures is BINARY and len(np.unique(table[:, 1])) < 2:  # areas are undefined
+            measures = {"accuracy": _accuracy}
+        return {name: float(measure(table, everything)[0]) for name, measure in measures.items()}
 
     def signature(self, measure: str) -> str:
         return f"{measure}|{self.config.head.kind}"
@@ -275,6 +309,7 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
             return
         data = self.config.data.model_copy(update={"labels": request.labels})
         other = self.with_config(self.config.model_copy(update={"data": data}))
+        other.__dict__["_classes"] = self._classes  # those of the model, not of the file
         TimedTask.evaluate(other, folder, request, console)
 
     @torch.no_grad()

@@ -121,6 +121,11 @@ class ColumnTable:
                 chunk = pc.if_else(pc.equal(chunk, ""), pa.scalar(repr(empty)), chunk)
         try:
             numbers = pc.cast(chunk, pa.float64())
+        except pa.ArrowNotImplementedError:
+            raise DataError(
+                f"{self.path}: `{column}` must be a column of numbers, but is one of the type "
+                f"{chunk.type}; convert it."
+            ) from None
         except pa.ArrowInvalid:
             row = next(row for row, cell in enumerate(chunk.to_pylist()) if not _is_number(cell))
             raise self._not_a_number(column, first + row, chunk[row].as_py()) from None
@@ -169,6 +174,12 @@ class ColumnTable:
         except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
             raise DataError(f"{self.path} cannot be read: {first_line(error)}") from None
         self._header = header
+        repeated = [name for name in columns if header.count(name) > 1]
+        if repeated:
+            raise DataError(
+                f"{self.path} must have one column {repeated[0]!r}, but has "
+                f"{header.count(repeated[0])}; rename the others."
+            )
         missing = [name for name in columns if name not in header]
         if missing:
             known = ", ".join(header)
@@ -212,7 +223,14 @@ class ColumnTable:
         return data.data.table
 
 
+def number_text(value: float) -> str:
+    """The shortest text that is read back as the same number."""
+    return repr(float(value)).removesuffix(".0")
+
+
 def _is_number(cell: object) -> bool:
+    if "_" in str(cell):  # a number in Python, but not in a file
+        return False
     try:
         float(str(cell))
     except ValueError:

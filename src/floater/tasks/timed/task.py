@@ -14,11 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...attachments import attachment
+from ...errors import ArgumentError, RunError
 from ...files import new_folder, record_hashes
 from ...runs.comparison import VariantScore
 from ...runs.encodings import MAX_POSITIONS, Encodings
 from ...runs.folder import RunFolder
-from ...training.task import EvaluationRequest, Task
+from ...training.task import EvaluationRequest, PredictionRequest, Task
 from ..understanding.evaluation import table_of
 from ..understanding.measured import MeasuredData, MeasuredTask
 from ..understanding.problem import Features, Split
@@ -61,7 +62,25 @@ class TimedTask(MeasuredTask[S, F_, MeasuredData]):
 
     def load(self, path: Path) -> tuple[nn.Module, Any]:
         model = load_timed(self.model_class, path, self.config.clock)
-        return model, self.from_json(model.config.prepared)
+        prepared = self.from_json(model.config.prepared)
+        saved, expected = model.config.prepared.get("sizes"), self.to_json(prepared).get("sizes")
+        if saved != expected:
+            raise RunError(
+                f"{path} must hold a model with inputs and head as this run has them, but holds "
+                "another one; give the weights of a run with the same settings."
+            )
+        return model, prepared
+
+    def weights_to_predict(self, folder: RunFolder, request: PredictionRequest) -> Path:
+        """The folder with the weights that `floater predict` uses."""
+        if request.model is not None and not request.model.is_dir():
+            raise ArgumentError(
+                f"`--model` must be a folder with weights, but {request.model} is none."
+            )
+        weights = request.model or folder.model
+        if not weights.is_dir():
+            raise RunError(f"{folder.path} holds no model; finish the run, or give --model.")
+        return weights
 
     def save(self, folder: RunFolder, model: Any, tokenizer: Any) -> None:
         if self.config.training.keep_model:
