@@ -154,7 +154,7 @@ def extend(
     out: options.ExtendedFolder,
     text: options.TrainingText = None,
     valid: options.HeldOutText = None,
-    scaling: options.ScalingName = "none",
+    scaling: options.ScalingName = "yarn",
     updates: options.ExtensionUpdates = None,
     resume: options.ResumeComparison = False,
     override: options.Overrides = None,

@@ -64,7 +64,7 @@ TrainingText = Annotated[
     Option(
         "--text",
         help="Text file to train on, plain, .gz or .jsonl. May be repeated. Without it, nothing is "
-        "trained, and --scaling must be given.",
+        "trained: the phases stay at the scaling.",
     ),
 ]
 HeldOutText = Annotated[

@@ -36,6 +36,7 @@ def test_clocks_are_trained_and_the_folder_works(
     command = ["extend", model, "--length", 2 * limit, "--out", out]
     files = ["--text", text["train"][0], "--valid", text["valid"][0]]
     settings = ["--updates", 3, "--set", "max_length=24", "--set", "training.threads=1"]
+    settings += ["--scaling", "none"]
     output = said(monkeypatch, capsys, *command, *files, *settings)
     assert "held-out loss by position" in output
     assert "are identical to the bit" in capsys.readouterr().out + output
@@ -79,7 +80,7 @@ def test_a_fixed_scaling_needs_no_text(
     ("options", "message"),
     [
         (["--length", 8, "--scaling", "yarn"], "must be larger than the"),
-        (["--length", 4096], "`--text` (files to train on) or a fixed `--scaling` must be given"),
+        (["--length", 4096, "--scaling", "none"], "must be given with `--scaling none`"),
         (["--length", 4096, "--scaling", "cubic"], "`--scaling` must be one of none, linear,"),
         (["--length", 4096, "--text", "a.txt"], "`--text` and `--valid` go together"),
         (["--length", 4096, "--scaling", "yarn", "--set", "seed=1"], "are for training, but no"),

@@ -42,7 +42,7 @@ def extend_model(
     *,
     text: Sequence[Path] = (),
     valid: Sequence[Path] = (),
-    scaling: str = "none",
+    scaling: str = "yarn",
     updates: int | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
@@ -79,8 +79,8 @@ def extend_model(
     task_name, auto_class = _head(settings, name)
     if not text and scaling == "none":
         raise ArgumentError(
-            "`--text` (files to train on) or a fixed `--scaling` must be given, but neither is; the"
-            " model would stay as it is."
+            "`--text` (files to train on) must be given with `--scaling none`, but is not; the "
+            "model would stay as it is."
         )
     if text:
         run = _settings(task_name, name, length, trained, text, valid, scaling, updates or _UPDATES)
@@ -213,7 +213,7 @@ def _settings(
         "training": {
             "updates": updates,
             "batch": 8,
-            "lr": 0.01,
+            "lr": 0.005,
             "evaluate_every": updates,
             "save_every": max(updates // 4, 1),
         },
