@@ -107,7 +107,8 @@ def _compare(task: Task[Any], path: Path, *, resume: bool, console: Console) -> 
     start = {}
     for number, seed in enumerate(task.seeds()):
         variants = task.variants(seed)
-        start[str(seed)] = _check_start(task, variants, path / START, seed, console)
+        if task.same_start:
+            start[str(seed)] = _check_start(task, variants, path / START, seed, console)
         for variant, variant_task in variants.items():
             folder = folders[variant][number].path
             print_text(console, f"{path.name}: {variant}, seed {seed}")

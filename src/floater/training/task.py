@@ -117,6 +117,8 @@ class Task(ABC, Generic[Data]):
     """Whether the optimiser updates all weights in one pass; rounding differs slightly."""
     more_is_better: bool = True
     """Whether a larger main metric is better."""
+    same_start: ClassVar[bool] = True
+    """Whether the variants of a comparison shall be the same model before training."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

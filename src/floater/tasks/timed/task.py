@@ -43,6 +43,7 @@ class TimedTask(MeasuredTask[S, F_, MeasuredData]):
     config_class: ClassVar[type[TimedConfig]]
     model_class: ClassVar[type[TimedModel]]
     evaluation_options = frozenset({"data", "unit"})
+    same_start = False  # each variant has positions of its own from the start
 
     @property
     def model_name(self) -> str:

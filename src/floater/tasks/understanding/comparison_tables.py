@@ -11,14 +11,15 @@ from ...runs.comparison import Comparison, StartCheck, VariantScore
 
 _WIDTH = 100  # columns of the lines around the table
 _METHOD = (
-    "Medians over seeds; paired bootstrap over examples, the same resamples for all seeds. Main "
-    "measures are bold."
+    "Medians over seeds, means over folds; paired bootstrap over examples, the same resamples for "
+    "all seeds. Main measures are bold."
 )
 
 
 def digits_of(measure: str) -> int:
     """Decimals to print: losses and errors differ by little, other measures are percentages."""
-    return 4 if measure in ("loss", "mse", "mae", "rmse", "log_likelihood") else 2
+    name = measure.split(maxsplit=1)[0]  # "loss 0-128" is the loss in a bin
+    return 4 if name in ("loss", "mse", "mae", "rmse", "log_likelihood") else 2
 
 
 def count_wins(comparisons: Sequence[Comparison]) -> dict[str, dict[str, int]]:
