@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import DataError
+from ..timed.tables import number_first
 from .config import EventsConfig
 from .sequences import EventsSplit
 
@@ -66,20 +67,12 @@ def prepare(splits: Mapping[str, EventsSplit], config: EventsConfig) -> Preparat
     pieces = EventInputs.pieces_of(train, config)
     ends = [_on_clock(train, piece, config)[-1] for piece in pieces]
     return Preparation(
-        sorted(names, key=_number_first),
+        sorted(names, key=number_first),
         float(logs.mean()),
         float(logs.std()) or 1.0,
         min_gap,
         max(float(max(ends)), 1e-6),
     )
-
-
-def _number_first(text: str) -> tuple[float, str]:
-    """Numbers in their order, before other texts."""
-    try:
-        return float(text), text
-    except ValueError:
-        return float("inf"), text
 
 
 def _times(split: EventsSplit, number: int) -> NDArray[np.float64]:

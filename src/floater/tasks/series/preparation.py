@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...times import Clock
+from ..timed.tables import number_first
 from .config import SeriesConfig
 from .observations import Observations, SeriesSplit
 
@@ -66,7 +67,7 @@ def prepare(train: SeriesSplit, config: SeriesConfig) -> Preparation:
     if config.head.kind == "classification":
         found = [label_of(train, member) for member in members]
         everywhere = records.labels or []
-        classes = sorted({label for label in everywhere if label}, key=_number_first)
+        classes = sorted({label for label in everywhere if label}, key=number_first)
         if len(classes) < 2:
             raise DataError(
                 f"{train.name} must have at least two classes in `{config.data.label}`, but has "
@@ -93,7 +94,7 @@ def prepare(train: SeriesSplit, config: SeriesConfig) -> Preparation:
             static.std(0).filled(1.0) > 0, static.std(0).filled(1.0), 1.0
         ).tolist(),
         categories={
-            name: sorted({cells[member] for member in members} - {""}, key=_number_first)
+            name: sorted({cells[member] for member in members} - {""}, key=number_first)
             for name, cells in records.categories.items()
         },
         span=_span(observations, first, ends, config.clock),
@@ -120,14 +121,6 @@ def _span(
     longest = float((times[last] - clock.start(times[first])).max())
     base = float(clock.start(0.0))
     return max(float(clock.times([base, base + longest])[-1]), 1e-6)
-
-
-def _number_first(text: str) -> tuple[float, str]:
-    """Numbers in their order, before other texts."""
-    try:
-        return float(text), text
-    except ValueError:
-        return float("inf"), text
 
 
 def label_of(split: SeriesSplit, member: int) -> str:

@@ -223,6 +223,14 @@ class ColumnTable:
         return data.data.table
 
 
+def number_first(text: str) -> tuple[float, str]:
+    """Numbers in their order, before other texts."""
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text
+
+
 def number_text(value: float) -> str:
     """The shortest text that is read back as the same number."""
     return repr(float(value)).removesuffix(".0")
