@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .encoders import RelativeConfig as RelativeConfig
     from .encoders import RotaryConfig as RotaryConfig
     from .encoders import SinusoidalConfig as SinusoidalConfig
+    from .encoders import TableFlowConfig as TableFlowConfig
     from .errors import FloaterError as FloaterError
     from .errors import RangeWarning as RangeWarning
     from .ode import RK4 as RK4
@@ -63,6 +64,7 @@ else:
             "RelativeConfig": ".encoders",
             "RotaryConfig": ".encoders",
             "SinusoidalConfig": ".encoders",
+            "TableFlowConfig": ".encoders",
             "FloaterError": ".errors",
             "RangeWarning": ".errors",
             "RK4": ".ode",

@@ -258,7 +258,7 @@ def test_a_fixed_extension_is_that_of_transformers() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("bert", {"length": 100}, "`extend` serves rotary models of the architectures .*'bert'"),
+        ("marian", {"length": 100}, "`extend` serves models with rotary positions .*'marian'"),
         ("llama", {"length": LIMIT}, "must be larger than the 40 positions"),
         ("llama", {"length": 10.5}, "must be a number of tokens, from 1 to .*, but is 10.5"),
         ("llama", {"length": 10**12}, "must be a number of tokens"),

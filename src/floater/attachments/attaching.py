@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..encoders import EncoderConfig, PhaseFlowConfig, RotaryConfig
+from ..encoders import EncoderConfig, PhaseFlowConfig, RotaryConfig, TableFlowConfig
 from ..errors import ArgumentError, AttachmentError, brief
 from .adapters import inner_model
 from .attachment import Attachment, current
@@ -24,6 +24,7 @@ def attach(
     *,
     rotary: RotaryConfig | None = None,
     phases: PhaseFlowConfig | None = None,
+    table: TableFlowConfig | None = None,
     sites: str | Sites = "qkv",
     positions: Literal["keep", "replace"] = "keep",
     per_stack: bool = False,
@@ -44,7 +45,9 @@ def attach(
             a projection is in a rotary model. A model that is rotary itself needs none.
         phases: settings of an encoder of a rotary model's phases beside it. For phases alone pass
             them as `config`, with sites="phases"; :func:`floater.extend` does.
-        sites: "input", "blocks", "qkv", "phases", or `floater.Sites` for a selection of them.
+        table: settings of an encoder of a model's position table beside it. For the table alone
+            pass them as `config`, with sites="table"; :func:`floater.extend` does.
+        sites: "input", "blocks", "qkv", "phases", "table", or `floater.Sites` for a selection.
         positions: "keep" adds to the model's built-in positions; "replace" removes them together
             with their length limit.
         per_stack: one encoder per stack, instead of one for all.
@@ -64,6 +67,7 @@ def attach(
         config,
         rotary=rotary,
         phases=phases,
+        table=table,
         sites=sites,
         positions=positions,
         per_stack=per_stack,
@@ -79,6 +83,7 @@ def bind(
     *,
     rotary: RotaryConfig | None = None,
     phases: PhaseFlowConfig | None = None,
+    table: TableFlowConfig | None = None,
     sites: str | Sites,
     positions: Literal["keep", "replace"],
     per_stack: bool,
@@ -113,6 +118,13 @@ def bind(
         raise ArgumentError(f"`rotary` must be a RotaryConfig or None, but is {brief(rotary)}.")
     if phases is not None and not isinstance(phases, PhaseFlowConfig):
         raise ArgumentError(f"`phases` must be a PhaseFlowConfig or None, but is {brief(phases)}.")
+    if table is not None and not isinstance(table, TableFlowConfig):
+        raise ArgumentError(f"`table` must be a TableFlowConfig or None, but is {brief(table)}.")
+    if phases is not None and table is not None:
+        raise ArgumentError(
+            "`phases` or `table` must be left out, because no model has rotary positions and a "
+            "table, but both are given."
+        )
     if positions not in ("keep", "replace"):
         raise ArgumentError(f"`positions` must be 'keep' or 'replace', but is {positions!r}.")
     if indices not in ("model", "mask"):
@@ -120,7 +132,15 @@ def bind(
     selection = sites if isinstance(sites, Sites) else Sites(sites)
     with torch.random.fork_rng(devices=[]):
         attached = Attachment(
-            model, config, rotary, phases, selection, positions, per_stack, indices, shapes
+            model,
+            config,
+            rotary,
+            phases or table,
+            selection,
+            positions,
+            per_stack,
+            indices,
+            shapes,
         )
     try:
         attached.jitter, attached.beyond = jitter, beyond

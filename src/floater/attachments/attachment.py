@@ -16,21 +16,25 @@ from ..encoders import (
     PhaseFlowConfig,
     RelativeConfig,
     RotaryConfig,
+    TableFlowConfig,
     encoder_kind,
 )
 from ..errors import ArgumentError, AttachmentError
 from .adapters import active_module
 from .building import (
+    BuiltIn,
     Shapes,
     build_encoders,
     build_rotary,
-    fit_phases,
+    built_in_size,
+    fit_built_in,
     groups_of,
     positions_of,
 )
 from .context import NAME, HookContext
 from .installation import Installation
 from .layouts import Layout, base_of, layout_of
+from .merging import merge_table
 from .planning import make_plan
 from .relative_attention import check_relative
 from .site_encoders import SiteEncoders
@@ -50,7 +54,8 @@ class Attachment(SiteEncoders):
     Attributes:
         config: settings of the encoder.
         rotary_config: settings of the rotary encoder beside it, if any.
-        phases_config: settings of the encoder of a rotary model's phases, if any.
+        built_in_config: settings of the encoder of built-in positions beside it (the phases of a
+            rotary model, a position table), if any.
         extension: the numbers of positions before and after `extend`, if it was used.
         sites: where encodings are added.
         positions: whether the model's built-in positions are kept or replaced.
@@ -66,7 +71,7 @@ class Attachment(SiteEncoders):
         model: nn.Module,
         config: EncoderConfig,
         rotary: RotaryConfig | None,
-        phases: PhaseFlowConfig | None,
+        built_in: BuiltIn | None,
         sites: Sites,
         positions: Literal["keep", "replace"],
         per_stack: bool,
@@ -75,14 +80,15 @@ class Attachment(SiteEncoders):
     ) -> None:
         layout = layout_of(model, sites.targets)
         base = model if sites.targets is not None else base_of(model)
-        _check_phases(config, phases, sites, positions, indices)
-        alone = isinstance(config, PhaseFlowConfig)
-        if isinstance(config, PhaseFlowConfig):
-            config = phases = fit_phases(config, positions_of(base), base, layout)
+        padding = layout.padding_of(getattr(base, "config", None))
+        _check_built_in(config, built_in, sites, positions, indices)
+        alone = isinstance(config, PhaseFlowConfig | TableFlowConfig)
+        if isinstance(config, PhaseFlowConfig | TableFlowConfig):
+            config = built_in = fit_built_in(config, base, layout, padding)
         else:
             config = config.fitted(positions_of(base))
-            if phases is not None:
-                phases = fit_phases(phases, positions_of(base), base, layout)
+            if built_in is not None:
+                built_in = fit_built_in(built_in, base, layout, padding)
         _check_compatible(model, config, sites, layout, indices)
         _check_rotary(config, rotary, layout, positions)
         relative = isinstance(config, RelativeConfig)
@@ -90,24 +96,21 @@ class Attachment(SiteEncoders):
             check_relative(model, rotary, sites, layout, indices)
         additive = not isinstance(config, RotaryConfig) and not relative and not alone
         rotates = rotary is not None or isinstance(config, RotaryConfig)
-        frequencies = None if phases is None else len(phases.frequencies or ())
-        plan = make_plan(base, layout, sites, additive, rotates, relative, frequencies)
+        size = None if built_in is None else built_in_size(built_in, base, layout)
+        plan = make_plan(base, layout, sites, additive, rotates, relative, size)
         super().__init__(
             config,
-            build_encoders(config, phases, plan, base, per_stack, shapes),
+            build_encoders(config, built_in, plan, base, layout, per_stack, shapes),
             groups_of(plan, per_stack),
             [stack.name for stack in plan.stacks],
             build_rotary(config, rotary, plan, base),
         )
         self.rotary_config = rotary
-        self.phases_config = None if alone else phases
+        self.built_in_config = None if alone else built_in
         self.extension: Extension | None = None
         self.sites, self.positions = sites, positions
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout
-        padding = layout.padding
-        if padding is None:
-            padding = getattr(getattr(base, "config", None), "pad_token_id", None)
         self._installation = Installation(HookContext(self, plan, layout, indices, padding))
         self._installation.install(base, positions)
 
@@ -254,6 +257,18 @@ class Attachment(SiteEncoders):
             if getattr(settings, "max_position_embeddings", None) == before:
                 settings.max_position_embeddings = after
 
+    def merge(self, length: int | None = None) -> None:
+        """Write the longer table of sites="table" into the model itself, and remove the attachment.
+
+        The model is then a plain one with more positions: its own `save_pretrained` writes a folder
+        that loads without this package.
+
+        Args:
+            length: number of positions. Default: that of the extension.
+        """
+        merge_table(self.context, self.encoders, length)
+        self.detach()
+
     def detach(self) -> None:
         """Remove the attachment; the model is as it was before `attach`."""
         self._installation.remove()
@@ -274,9 +289,7 @@ class Attachment(SiteEncoders):
             "rotary": None
             if self.rotary_config is None
             else self.rotary_config.model_dump(mode="json"),
-            "phases": None
-            if self.phases_config is None
-            else self.phases_config.model_dump(mode="json"),
+            **self._describe_built_in(),
             "extension": None if self.extension is None else list(self.extension),
             "sites": self.sites.model_dump(mode="json"),
             "positions": self.positions,
@@ -285,6 +298,13 @@ class Attachment(SiteEncoders):
             "per_stack": self.per_stack,
             "indices": self.indices,
         }
+
+    def _describe_built_in(self) -> dict[str, Any]:
+        """The settings of the encoder of built-in positions beside the other one."""
+        config = self.built_in_config
+        described = None if config is None else config.model_dump(mode="json")
+        is_table = isinstance(config, TableFlowConfig)
+        return {"phases": None if is_table else described, "table": described if is_table else None}
 
     def settings_changed(self) -> None:
         """Keep the description in the model's config up to date."""
@@ -330,32 +350,33 @@ def _check_compatible(
         )
 
 
-def _check_phases(
-    config: EncoderConfig,
-    phases: PhaseFlowConfig | None,
-    sites: Sites,
-    positions: str,
-    indices: str,
+def _check_built_in(
+    config: EncoderConfig, built_in: BuiltIn | None, sites: Sites, positions: str, indices: str
 ) -> None:
-    """Refuse phases that do not fit the other settings."""
-    alone = isinstance(config, PhaseFlowConfig)
-    if alone != (sites.kind == "phases"):
+    """Refuse an encoder of built-in positions that does not fit the other settings."""
+    kinds = {"phases": PhaseFlowConfig, "table": TableFlowConfig}
+    for kind, settings in kinds.items():
+        if isinstance(config, settings) != (sites.kind == kind):
+            raise ArgumentError(
+                f'A {settings.__name__} and sites="{kind}" go together, but `config` is a '
+                f"{type(config).__name__} and `sites` is {sites.kind!r}."
+            )
+    alone = isinstance(config, PhaseFlowConfig | TableFlowConfig)
+    name = "table" if isinstance(built_in, TableFlowConfig) else "phases"
+    if alone and built_in is not None:
         raise ArgumentError(
-            'A PhaseFlowConfig and sites="phases" go together, but `config` is a '
-            f"{type(config).__name__} and `sites` is {sites.kind!r}."
+            f"`{name}` must be left out where `config` is a {type(config).__name__} itself, but is "
+            "given."
         )
-    if alone and phases is not None:
+    if built_in is not None and built_in.delta != config.delta:
         raise ArgumentError(
-            "`phases` must be left out where `config` is a PhaseFlowConfig itself, but is given."
+            f"`{name}` must have the Δ of the other encoder, {config.delta:g}, but have "
+            f"{built_in.delta:g}."
         )
-    if phases is not None and phases.delta != config.delta:
+    if (alone or built_in is not None) and (positions, indices) != ("keep", "model"):
+        what = "the rotary positions" if name == "phases" and sites.kind != "table" else "the table"
         raise ArgumentError(
-            f"`phases` must have the Δ of the other encoder, {config.delta:g}, but have "
-            f"{phases.delta:g}."
-        )
-    if (alone or phases is not None) and (positions, indices) != ("keep", "model"):
-        raise ArgumentError(
-            'Phases are added to the rotary positions of the model and need positions="keep" and '
+            f'Encodings that are added to {what} of the model need positions="keep" and '
             f'indices="model", but these are {positions!r} and {indices!r}.'
         )
 

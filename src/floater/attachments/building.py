@@ -8,14 +8,22 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from ..encoders import EncoderConfig, PhaseFlowConfig, Rotary, RotaryConfig
+from ..encoders import (
+    EncoderConfig,
+    PhaseFlowConfig,
+    Rotary,
+    RotaryConfig,
+    TableFlow,
+    TableFlowConfig,
+)
 from ..errors import ArgumentError, LayoutError, SavedError, first_line
 from ..room import check_memory
 from .fused_heads import count_heads
 from .layouts import Layout
 from .phases import phase_frequencies
 from .projections import out_width
-from .sites import InsertionPoint, SitePlan
+from .sites import BUILT_IN_KINDS, InsertionPoint, SitePlan
+from .table_rows import extended_stacks, table_rows
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of weights, by name."""
@@ -85,31 +93,72 @@ def _close(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=1e-6)
 
 
-PHASES = "phases"
-"""Name of the encoder of a rotary model's phases."""
+BuiltIn = PhaseFlowConfig | TableFlowConfig
+"""Settings of an encoder whose encodings are added to the built-in positions of a model."""
+
+
+def fit_built_in(config: BuiltIn, base: nn.Module, layout: Layout, padding: int | None) -> BuiltIn:
+    """Return settings of an encoder of built-in positions with what the base model determines.
+
+    Args:
+        config: the settings.
+        base: the base model.
+        layout: its layout.
+        padding: id of the padding token.
+    """
+    if isinstance(config, PhaseFlowConfig):
+        return fit_phases(config, positions_of(base), base, layout)
+    rows = table_rows(base, layout, padding)
+    if (
+        config.exact
+        and config.scaling in ("linear", "group")
+        and "decoder" in extended_stacks(layout)
+    ):
+        raise ArgumentError(
+            f"`exact` needs the length of an input before its first token with the scaling "
+            f"{config.scaling!r}, but {type(base).__name__} generates one token after the other; "
+            "choose another scaling."
+        )
+    fitted = config.fitted_to(rows)
+    if fitted.length is not None and fitted.length > len(rows):
+        raise ArgumentError(
+            f"`length` of a TableFlowConfig must be at most the {len(rows)} positions of the "
+            f"model's table, but is {fitted.length}."
+        )
+    return fitted
+
+
+def built_in_size(config: BuiltIn, base: nn.Module, layout: Layout) -> int:
+    """Size of the encodings that built-in positions take."""
+    if isinstance(config, PhaseFlowConfig):
+        return len(config.frequencies or ())
+    return table_rows(base, layout, None).shape[-1]
 
 
 def groups_of(plan: SitePlan, per_stack: bool) -> dict[str, list[int]]:
     """The sites that each encoder serves: all of them, or those of one stack; and only those of one
-    size, where sizes differ. Phases have an encoder of their own.
+    size, where sizes differ. Built-in positions have an encoder of their own.
     """
-    phases = {stack.phases for stack in plan.stacks if stack.phases is not None}
-    sites = [site for site in range(len(plan.dims)) if site not in phases]
+    built_in = {
+        stack.built_in: stack.built_in_kind for stack in plan.stacks if stack.built_in is not None
+    }
+    sites = [site for site in range(len(plan.dims)) if site not in built_in]
     several = len({plan.dims[site] for site in sites}) > 1
     groups: dict[str, list[int]] = {}
     for site in sites:
         name = plan.stack_names[site] if per_stack else "all"
         groups.setdefault(f"{name}_{plan.dims[site]}" if several else name, []).append(site)
-    if phases:
-        groups[PHASES] = sorted(phases)
+    for site, kind in built_in.items():
+        groups.setdefault(kind, []).append(site)
     return dict(sorted(groups.items()))
 
 
 def build_encoders(
     config: EncoderConfig,
-    phases: PhaseFlowConfig | None,
+    built_in: BuiltIn | None,
     plan: SitePlan,
     base: nn.Module,
+    layout: Layout,
     per_stack: bool,
     shapes: Shapes | None,
 ) -> dict[str, nn.Module]:
@@ -117,9 +166,10 @@ def build_encoders(
 
     Args:
         config: settings of the encoders.
-        phases: settings of the encoder of a rotary model's phases, if there is one.
+        built_in: settings of the encoder of built-in positions, if there is one.
         plan: the sites.
         base: the base model.
+        layout: its layout.
         per_stack: one encoder per stack, instead of one for all.
         shapes: shapes of the weights that will be loaded, if any; they must fit.
     """
@@ -128,9 +178,12 @@ def build_encoders(
     encoders = {}
     for group, members in groups_of(plan, per_stack).items():
         settings = (len(members), plan.dims[members[0]], [plan.block_numbers[i] for i in members])
-        own = phases if group == PHASES and phases is not None else config
+        own = built_in if group in BUILT_IN_KINDS and built_in is not None else config
         _check_size(own, settings, group, shapes)
         encoders[group] = own.build(*settings)
+        if isinstance(encoder := encoders[group], TableFlow):
+            padding = layout.padding_of(getattr(base, "config", None))
+            encoder.fit(table_rows(base, layout, padding)[: encoder.length])
     reference = _reference(base)
     for encoder in encoders.values():
         if reference is not None:

@@ -82,19 +82,18 @@ class HookContext:
     def has_sites(self, stack: str) -> bool:
         """Whether a stack has sites."""
         sites = self.stack(stack)
-        return sites.phases is not None or any(block.points for block in sites.blocks)
+        return sites.built_in is not None or any(block.points for block in sites.blocks)
 
     def table_offset(self, stack: StackSites) -> int:
         """Rows of the model's built-in position table before that of position 0."""
-        padding_rows = 0
-        if self.layout.numbering == "padding":
-            padding_rows = (1 if self.padding is None else self.padding) + 1
-        return stack.layout.positions_offset + padding_rows
+        return self.layout.table_offset(stack.layout, self.padding)
 
     def check_model_positions(self, stack: str, positions: TokenPositions) -> None:
         """Raise if the model keeps its built-in table and it ends before these positions."""
         model_positions = self.model_positions.get(stack)
         if model_positions is None or model_positions.kind != "learned" or model_positions.replace:
+            return
+        if self.stack(stack).built_in is not None:  # its table goes on
             return
         offset = self.table_offset(self.stack(stack))
         limit = model_positions.limit(offset)

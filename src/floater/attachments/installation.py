@@ -17,6 +17,7 @@ from .planning import submodule
 from .projections import equip, restore
 from .relative_attention import AttentionSwitch, equip_attention
 from .sites import SitePlan, StackSites
+from .tables import equip_table, restore_table
 
 
 class Installation:
@@ -58,8 +59,9 @@ class Installation:
         for stack in self.context.plan.stacks:
             for block in stack.blocks:
                 hooks.uncarry(block.module)
-            if stack.phases is not None:
-                restore_phases(stack.module.get_submodule(stack.layout.positions))
+            if stack.built_in is not None:
+                restore_phases(stack.positions_module)
+                restore_table(stack.positions_module)
         for layer in self.context.plan.projections():
             if hasattr(layer, "slot"):
                 restore(layer)
@@ -97,19 +99,20 @@ class Installation:
                 'positions="replace" needs a layout with the module of the built-in positions, but'
                 f' that of {model_type} has none; use positions="keep".'
             )
-        if layout.embeddings and replace:
+        if layout.embeddings and (replace or stack.built_in is not None):
             embeddings = stack.module.get_submodule(layout.embeddings)
             self._before(embeddings, hooks.EmbeddingsEntry(self.context, embeddings))
 
     def _install_hooks(self, stack: StackSites) -> None:
         """Install hooks at both ends of a stack and at the entry of its blocks."""
         drops = self.context.layout.drops_arguments
-        carrier = hooks.Carrier() if drops or stack.phases is not None else None
+        carrier = hooks.Carrier() if drops or stack.built_in is not None else None
         self._before(
             stack.module, hooks.StackEntry(self.context, stack.name, stack.module, carrier)
         )
-        if stack.phases is not None and carrier is not None:
-            equip_phases(stack.module.get_submodule(stack.layout.positions), carrier)
+        if stack.built_in is not None and carrier is not None:
+            equip_built_in = equip_phases if stack.built_in_kind == "phases" else equip_table
+            equip_built_in(stack.positions_module, carrier)
         self._after(stack.module, hooks.StackExit(self.context, stack.name, carrier))
         entries: dict[int, hooks.BlockEntry] = {}
         for block in stack.blocks:

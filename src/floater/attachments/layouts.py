@@ -92,6 +92,22 @@ class Layout:
     for every token so far: relative positions can enter there.
     """
 
+    def padding_of(self, config: Any) -> int | None:
+        """Id of the padding token of a model with this config; None if it has none."""
+        padding: int | None = getattr(config, "pad_token_id", None)
+        return padding if self.padding is None else self.padding
+
+    def table_offset(self, stack: StackLayout, padding: int | None) -> int:
+        """Rows of a position table before that of position 0.
+
+        Args:
+            stack: the layout of its stack.
+            padding: id of the padding token.
+        """
+        if self.numbering != "padding":
+            return stack.positions_offset
+        return stack.positions_offset + (1 if padding is None else padding) + 1
+
 
 _SELF = {
     letter: f"attention.self.{name}"

@@ -13,7 +13,7 @@ import transformers
 from torch import nn
 
 from ..config import saved_encoder
-from ..encoders import ENCODER_CONFIGS, PhaseFlowConfig, RotaryConfig
+from ..encoders import ENCODER_CONFIGS, PhaseFlowConfig, RotaryConfig, TableFlowConfig
 from ..errors import LayoutError, SavedError, brief, first_line
 from ..files import HASHES, check_hashes
 from .attaching import bind
@@ -96,12 +96,13 @@ def attach_described(
                 f"and encoder {kind!r}; install a newer floater-transformers."
             )
         rotary, jitter = description.get("rotary"), description.get("jitter")
-        phases = description.get("phases")
+        phases, table = description.get("phases"), description.get("table")
         attached = bind(
             model,
             ENCODER_CONFIGS[kind](**encoder),
             rotary=None if rotary is None else RotaryConfig(**rotary),
             phases=None if phases is None else PhaseFlowConfig(**phases),
+            table=None if table is None else TableFlowConfig(**table),
             sites=Sites(**description["sites"]),
             positions=description["positions"],
             per_stack=description["per_stack"],

@@ -12,6 +12,7 @@ from .fused_heads import FusedHeads, QueryGroups, count_heads
 from .layouts import Layout, StackLayout, find_modules
 from .projections import out_width, underlying
 from .sites import BlockSites, InsertionPoint, SitePlan, Sites, StackSites
+from .table_rows import extended_stacks
 
 
 def make_plan(
@@ -21,7 +22,7 @@ def make_plan(
     additive: bool,
     rotary: bool = False,
     relative: bool = False,
-    phases: int | None = None,
+    built_in: int | None = None,
 ) -> SitePlan:
     """Find the modules of the selected sites, number the sites, and check that they fit together.
 
@@ -33,10 +34,11 @@ def make_plan(
         rotary: whether queries and keys of self-attention are rotated: those that are selected, or
             all of them where encodings are added as well.
         relative: whether the selected self-attentions take relative positions.
-        phases: number of frequencies whose phases take encodings; None if they take none.
+        built_in: size of the encodings that built-in positions take; None if they take none.
     """
     builder = _PlanBuilder(base, sites, additive, rotary, relative)
     stacks = []
+    grown = extended_stacks(layout)
     for name, stack in layout.stacks.items():
         module = submodule(base, stack.path)
         blocks = [] if module is None else find_modules(module, stack.blocks)
@@ -48,14 +50,15 @@ def make_plan(
         block_sites = tuple(
             builder.block(name, stack, number, block) for number, block in enumerate(blocks, 1)
         )
-        site = None if phases is None else builder.phases(name, phases)
+        takes = built_in is not None and (stack.positions_kind == "rotary" or name in grown)
+        site = builder.built_in(name, built_in or 0) if takes else None
         stacks.append(StackSites(name, stack, module, block_sites, site))
     if not stacks:
         raise LayoutError(
             f"{type(base).__name__} has none of the stacks {', '.join(layout.stacks)} of its "
             "layout."
         )
-    if phases is None and not any(block.points for stack in stacks for block in stack.blocks):
+    if built_in is None and not any(block.points for stack in stacks for block in stack.blocks):
         raise LayoutError(f"No site matches {sites!r} in {type(base).__name__}.")
     return SitePlan(
         tuple(stacks),
@@ -84,9 +87,9 @@ class _PlanBuilder:
         if wrong:
             raise LayoutError(f"`blocks` must lie between 1 and {count}, but contain {wrong[0]}.")
 
-    def phases(self, stack: str, frequencies: int) -> int:
-        """The site of the phases of a stack, which all its blocks share."""
-        return self._add_sites(stack, 1, [frequencies])
+    def built_in(self, stack: str, size: int) -> int:
+        """The site of the built-in positions of a stack, which all its blocks share."""
+        return self._add_sites(stack, 1, [size])
 
     def block(self, stack: str, layout: StackLayout, number: int, module: nn.Module) -> BlockSites:
         """The insertion points of one block."""

@@ -182,7 +182,8 @@ class SiteEncoders(TimeSettings):
             self._look_up(tables, own),
             None if source is None else self._look_up(tables, source),
             angles,
-            places=own.places(self.delta),
+            positions=own,
+            delta=self.delta,
             scale=self.phase_scale,
         )
 

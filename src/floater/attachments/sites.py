@@ -13,8 +13,10 @@ from ..errors import ArgumentError, ConfigError
 from .fused_heads import FusedHeads, QueryGroups
 from .layouts import StackLayout
 
-SiteKind = Literal["input", "blocks", "qkv", "phases"]
-SITE_KINDS = ("input", "blocks", "qkv", "phases")
+SiteKind = Literal["input", "blocks", "qkv", "phases", "table"]
+SITE_KINDS = ("input", "blocks", "qkv", "phases", "table")
+BUILT_IN_KINDS = ("phases", "table")
+"""Sites at the built-in positions of a model, which all its blocks share."""
 
 
 class Sites(Config):
@@ -25,7 +27,8 @@ class Sites(Config):
 
     kind: SiteKind
     """ "input" (the input of the first block), "blocks" (the input of every block), "qkv" (the
-    biases of the projections) or "phases" (the angles by which a rotary model rotates q and k).
+    biases of the projections), "phases" (the angles by which a rotary model rotates q and k) or
+    "table" (the rows of a model's position table).
     """
     blocks: tuple[int, ...] | None = None
     """Numbers of blocks, from 1. Default: all."""
@@ -50,10 +53,10 @@ class Sites(Config):
                     f"`{name}` of Sites must not contain duplicates, but contains {repeated[0]!r} "
                     "more than once."
                 )
-        if kind == "phases" and (self.blocks, self.stacks, self.targets) != (None, None, None):
+        if kind in BUILT_IN_KINDS and (self.blocks, self.stacks, self.targets) != (None,) * 3:
             raise ConfigError(
-                '`blocks`, `stacks` and `targets` must be left out of Sites("phases"), which all'
-                " blocks of a rotary model share, but one is given."
+                f"`blocks`, `stacks` and `targets` must be left out of Sites({kind!r}), which all"
+                " blocks of a model share, but one is given."
             )
         if kind == "input" and self.blocks is not None:
             raise ConfigError(
@@ -127,14 +130,25 @@ class StackSites:
         layout: where the architecture has its parts.
         module: the stack.
         blocks: its blocks with their insertion points.
-        phases: the site whose encodings are added to the angles of its rotary positions, if any.
+        built_in: the site whose encodings are added to its built-in positions (the angles of
+            rotary positions, the rows of a table), if any.
     """
 
     name: str
     layout: StackLayout
     module: nn.Module
     blocks: tuple[BlockSites, ...]
-    phases: int | None = None
+    built_in: int | None = None
+
+    @property
+    def built_in_kind(self) -> Literal["phases", "table"]:
+        """What its built-in positions are, where they take encodings."""
+        return "phases" if self.layout.positions_kind == "rotary" else "table"
+
+    @property
+    def positions_module(self) -> nn.Module:
+        """The module of its built-in positions."""
+        return self.module.get_submodule(self.layout.positions)
 
 
 @dataclass(frozen=True)
@@ -159,8 +173,8 @@ class SitePlan:
         """A name for each site: "encoder input", "encoder block 2", "decoder block 1 cross k"."""
         names = [""] * len(self.stack_names)
         for stack in self.stacks:
-            if stack.phases is not None:
-                names[stack.phases] = f"{stack.name} phases"
+            if stack.built_in is not None:
+                names[stack.built_in] = f"{stack.name} {stack.built_in_kind}"
             for block in stack.blocks:
                 for point in block.points:
                     cross = " cross" if point.cross else ""

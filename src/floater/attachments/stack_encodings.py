@@ -107,8 +107,8 @@ class StackEncodings:
         angles: cosine and sine [(B,) L, 1, head/2] of the tokens' rotary angles.
         distances: vectors for distances, by site.
         past: number of cached tokens in front of the stack's tokens.
-        places: places [1 or B, L] of the stack's tokens, in tokens, if they are not where the model
-            numbers them.
+        positions: positions of the stack's tokens.
+        delta: Δ, the time between two neighbouring tokens.
         scale: number by which the cosine and sine of the model's phases are multiplied.
     """
 
@@ -119,10 +119,11 @@ class StackEncodings:
         angles: tuple[Tensor, Tensor] | None = None,
         distances: Sequence[DistanceVectors] = (),
         past: int | Tensor = 0,
-        places: Tensor | None = None,
+        positions: TokenPositions | None = None,
+        delta: float = 1.0,
         scale: float = 1.0,
     ) -> None:
-        self._places, self._scale = places, scale
+        self._positions, self._delta, self._scale = positions, delta, scale
         self._own, self._source, self._angles = own, source, angles
         self._distances, self._past = distances, past
         self.block_calls = 0
@@ -168,7 +169,15 @@ class StackEncodings:
     def turned(self, site: int) -> TurnedPhases:
         """What is added to the phases of the model's rotary positions."""
         assert self._own is not None
-        return TurnedPhases(self._own.at_site(site), self._places, self._scale)
+        assert self._positions is not None
+        places = self._positions.places(self._delta)
+        return TurnedPhases(self._own.at_site(site), places, self._scale)
+
+    def rows(self, site: int) -> tuple[Tensor, TokenPositions]:
+        """What is added to the rows of the model's position table, and the tokens' positions."""
+        assert self._own is not None
+        assert self._positions is not None
+        return self._own.at_site(site), self._positions
 
     def add_to_input(self, point: InsertionPoint, hidden: Tensor) -> Tensor:
         """Add the encodings of a site to the hidden states that enter a block."""

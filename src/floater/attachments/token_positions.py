@@ -79,6 +79,16 @@ class TokenPositions:
         assert isinstance(self.index, Tensor)
         return self.times[self.index.to(self.times.device)] / delta
 
+    def all_places(self, delta: float, device: torch.device) -> Tensor:
+        """Where tokens stand [1 or B, L]: integers, or t/Δ if they have times of their own."""
+        places = self.places(delta)
+        if places is not None:
+            nearest = places.round()
+            return torch.where((places - nearest).abs() < 1e-6, nearest, places)
+        if isinstance(self.index, IndexRange):
+            return self.index.tensor(device).unsqueeze(0)
+        return self.index
+
     def as_times(self, delta: float) -> TokenPositions:
         """The same positions, given by the times of the distinct ones."""
         assert isinstance(self.index, Tensor)

@@ -25,6 +25,8 @@ from .rotary import Rotary as Rotary
 from .rotary import RotaryConfig as RotaryConfig
 from .sinusoidal import Sinusoidal as Sinusoidal
 from .sinusoidal import SinusoidalConfig as SinusoidalConfig
+from .tables import TableFlow as TableFlow
+from .tables import TableFlowConfig as TableFlowConfig
 
 ENCODER_CONFIGS: dict[str, type[EncoderConfig]] = {
     "flow": FlowConfig,
@@ -35,6 +37,7 @@ ENCODER_CONFIGS: dict[str, type[EncoderConfig]] = {
     "rotary": RotaryConfig,
     "relative": RelativeConfig,
     "phases": PhaseFlowConfig,
+    "table": TableFlowConfig,
     "none": NoPositionConfig,
 }
 """Settings of each encoder by its kind, the name in config files and saved folders."""

@@ -18,11 +18,19 @@ from ..encoders import (
     RelativeConfig,
     RotaryConfig,
     SinusoidalConfig,
+    TableFlowConfig,
     encoder_kind,
 )
 from ..errors import ArgumentError
 
-AT_ANY_TIME = (FlowConfig, SinusoidalConfig, FourierConfig, RotaryConfig, PhaseFlowConfig)
+AT_ANY_TIME = (
+    FlowConfig,
+    SinusoidalConfig,
+    FourierConfig,
+    RotaryConfig,
+    PhaseFlowConfig,
+    TableFlowConfig,
+)
 """Encoders that are defined, and learn, at any real-valued time."""
 
 
@@ -33,15 +41,17 @@ class Placement(Config):
     """How tables name the positions of a run without an encoder."""
 
     encoder: EncoderConfig | None = None
-    """`kind` (flow, sinusoidal, fourier, learned, recurrent, rotary, relative, phases, none) and
-    the settings of that kind.
+    """`kind` (flow, sinusoidal, fourier, learned, recurrent, rotary, relative, phases, table, none)
+    and the settings of that kind.
     """
     rotary: RotaryConfig | None = None
     """A rotary encoder beside it, which rotates queries and keys: true, or its settings."""
     phases: PhaseFlowConfig | None = None
     """An encoder of a rotary model's phases beside it: its settings."""
+    table: TableFlowConfig | None = None
+    """An encoder of a model's position table beside it: its settings."""
     sites: Sites
-    """input, blocks, qkv or phases; or {kind: qkv, blocks: [1], …} for some of them."""
+    """input, blocks, qkv, phases or table; or {kind: qkv, blocks: [1], …} for some of them."""
     jitter: TimeJitter | None = None
     """Random times while training: stretch, offset, local, share. Default: off."""
     beyond: Beyond = "extrapolate"
@@ -78,7 +88,7 @@ class Placement(Config):
             return Sites(value)
         if isinstance(value, dict):
             if "kind" not in value:
-                raise ValueError("give a `kind` (input, blocks, qkv or phases) as well")
+                raise ValueError("give a `kind` (input, blocks, qkv, phases or table) as well")
             return Sites(**value)
         return value
 
@@ -88,17 +98,18 @@ class Placement(Config):
             raise ValueError("a rotary encoder rotates queries and keys: `sites` must be qkv")
         if isinstance(self.encoder, RelativeConfig) and self.sites.kind != "qkv":
             raise ValueError("relative positions are part of self-attention: `sites` must be qkv")
-        if self.encoder is not None and (
-            isinstance(self.encoder, PhaseFlowConfig) != (self.sites.kind == "phases")
-        ):
-            raise ValueError("encoder: {kind: phases} and sites: phases go together")
-        if self.phases is not None and (
-            self.encoder is None or isinstance(self.encoder, PhaseFlowConfig)
-        ):
-            raise ValueError(
-                "`phases` stand beside an `encoder` that adds encodings, such as {kind: flow}; for "
-                "phases alone, give encoder: {kind: phases} and sites: phases"
-            )
+        for kind, settings in (("phases", PhaseFlowConfig), ("table", TableFlowConfig)):
+            if self.encoder is not None and (
+                isinstance(self.encoder, settings) != (self.sites.kind == kind)
+            ):
+                raise ValueError(f"encoder: {{kind: {kind}}} and sites: {kind} go together")
+            if getattr(self, kind) is not None and (
+                self.encoder is None or isinstance(self.encoder, PhaseFlowConfig | TableFlowConfig)
+            ):
+                raise ValueError(
+                    f"`{kind}` stands beside an `encoder` that adds encodings, such as {{kind: "
+                    f"flow}}; for {kind} alone, give encoder: {{kind: {kind}}} and sites: {kind}"
+                )
         if self.rotary is not None and (
             self.encoder is None or isinstance(self.encoder, RotaryConfig | RelativeConfig)
         ):
@@ -137,6 +148,7 @@ class Placement(Config):
             self.encoder,
             rotary=self.rotary,
             phases=self.phases,
+            table=self.table,
             sites=self.sites,
             positions=self.own,
             per_stack=per_stack,
@@ -147,7 +159,9 @@ class Placement(Config):
     def without_encoder(self) -> Self:
         """The same settings without an encoder and what belongs to it."""
         fields = type(self).model_fields
-        belonging = {key: fields[key].default for key in ("rotary", "phases", "jitter", "beyond")}
+        belonging = {
+            key: fields[key].default for key in ("rotary", "phases", "table", "jitter", "beyond")
+        }
         return self.model_copy(update={"encoder": None, **belonging})
 
     def dump(self) -> dict[str, Any]:

@@ -33,10 +33,10 @@ class StackExit:
         unused = self._unused()
         if output is None or pending is None:  # the forward failed
             return None
-        if self._context.stack(self._stack).phases is not None and not pending.phases_used:
+        if self._context.stack(self._stack).built_in is not None and not pending.built_in_used:
             raise AttachmentError(
-                f"A forward pass through {type(module).__name__} skipped its attachment: its rotary"
-                " positions were not called; do not pass `position_embeddings`."
+                f"A forward pass through {type(module).__name__} skipped its attachment: its "
+                "built-in positions were not called; do not pass `position_embeddings`."
             )
         if not pending.used and self._context.has_sites(self._stack) and not module.training:
             raise AttachmentError(

@@ -73,7 +73,7 @@ class ForwardLengths:
         """
         encoders = self._encoders
         if encoders.training and torch.is_grad_enabled():
-            last = last_times(own, self._tokens(own), encoders.delta)
+            last = last_times(own, self.tokens(own), encoders.delta)
             encoders.trained_times.record(self._stack, last)
             return own, source
         if moved or (encoders.beyond == "extrapolate" and torch.compiler.is_compiling()):
@@ -131,7 +131,7 @@ class ForwardLengths:
             return None
         if surely_within(own, limit, delta):
             return torch.ones(1, dtype=torch.float64)
-        factors = compression(last_times(own, self._tokens(own), delta), limit)
+        factors = compression(last_times(own, self.tokens(own), delta), limit)
         if int(past) and bool((factors < 1).any()):
             raise AttachmentError(
                 'beyond="compress" needs the whole input at once, because a longer input has other '
@@ -155,7 +155,7 @@ class ForwardLengths:
             own, limit, encoders.delta
         ):
             return
-        time = largest(last_times(own, self._tokens(own), encoders.delta))
+        time = largest(last_times(own, self.tokens(own), encoders.delta))
         if not is_past(time, limit):
             return
         excess = describe_excess(encoders.label(self._stack), time, limit, encoders.delta)
@@ -166,5 +166,6 @@ class ForwardLengths:
         encoders.warned = True
         warnings.warn(f"{excess}; {encoders.advice()}", RangeWarning, stacklevel=2)
 
-    def _tokens(self, positions: TokenPositions) -> Tensor | None:
+    def tokens(self, positions: TokenPositions) -> Tensor | None:
+        """Which [B, L] of the stack's tokens are not padding; None for all."""
         return token_mask(positions, self._mask, self._ids, self._padding)

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
+from ...encoders import TableFlow
 from ...errors import ArgumentError, AttachmentError
 from ..context import HookContext
 from ..site_encoders import ForwardTables, SiteEncoders
 from ..stack_encodings import StackEncodings, TurnedPhases
+from ..table_rows import AddedRows
 from ..token_positions import (
     IndexRange,
     TokenPositions,
@@ -74,8 +76,9 @@ class PendingEncodings:
         if stack == "encoder":
             tables.source = self._own
         self._encodings: StackEncodings | None = None
-        self.phases_used = False
-        """Whether rotary positions have asked for their phases."""
+        self._arguments = {name: arguments.get(name) for name in ("input_ids", "inputs_embeds")}
+        self.built_in_used = False
+        """Whether built-in positions have asked for what is added to them."""
 
     @property
     def used(self) -> bool:
@@ -119,10 +122,27 @@ class PendingEncodings:
 
     def turned(self, hidden: Tensor) -> TurnedPhases:
         """What is added to the phases of a rotary model; `hidden` [B, L, dim] enters the blocks."""
-        self.phases_used = True
-        site = self._context.stack(self._stack).phases
+        self.built_in_used = True
+        site = self._context.stack(self._stack).built_in
         assert site is not None
         return self.encodings(hidden).turned(site)
+
+    def added_rows(self) -> AddedRows:
+        """What is added to the rows of a model's position table."""
+        self.built_in_used = True
+        stack = self._context.stack(self._stack)
+        encoder = self._encoders.encoders["table"]
+        assert stack.built_in is not None
+        assert isinstance(encoder, TableFlow)
+        tokens = [value for value in self._arguments.values() if isinstance(value, Tensor)]
+        encodings, positions = self.encodings(tokens[0]).rows(stack.built_in)
+        return AddedRows(
+            encodings,
+            positions.all_places(self._encoders.delta, tokens[0].device),
+            self._lengths.tokens(positions),
+            encoder,
+            self._context.table_offset(stack),
+        )
 
     def record_positions(self, output: Any) -> Any:
         """An encoder's output with the positions of its tokens, for a decoder that is called

@@ -289,6 +289,7 @@ def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositi
         encoder=encoder,
         rotary=saved.get("rotary"),
         phases=saved.get("phases"),
+        table=saved.get("table"),
         sites=saved["sites"],
         own=saved["positions"],
         beyond=config.positions.beyond,

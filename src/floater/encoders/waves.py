@@ -1,0 +1,67 @@
+"""Waves that a position table follows: a few frequencies, which all its dimensions share.
+
+A sum of waves is the path of linear dynamics dp/dt = Ωp that rotate. It is bounded and goes on past
+the last row of the table it was fitted to.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_COMPONENTS = 16
+"""Principal components of a table that its frequencies are found in."""
+_LAG = 160
+"""Longest stretch of rows that frequencies are found in."""
+_RIDGE = 1e-5
+"""Penalty of the squared amplitudes, per row."""
+
+
+@torch.no_grad()
+def wave_frequencies(rows: Tensor, count: int) -> list[float]:
+    """Return the frequencies of the waves in a table, in radians per row, in ascending order.
+
+    The rows that follow one another span a space that moving on by one row rotates; the eigenvalues
+    of that rotation are the frequencies (ESPRIT, Roy and Kailath 1989). What they decay by is left
+    out, so that waves neither grow nor vanish.
+
+    Args:
+        rows: the table [rows, dim].
+        count: number of frequencies; there are fewer if the table has fewer.
+    """
+    centred = rows.detach().cpu().double()
+    centred = centred - centred.mean(0)
+    lag = min(_LAG, len(centred) // 2)
+    if lag < 2:
+        return []
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    paths = centred @ directions[:_COMPONENTS].T
+    stretches = paths.unfold(0, lag, 1).reshape(-1, lag)
+    _, basis = torch.linalg.eigh(stretches.T @ stretches)
+    signal = basis[:, -min(2 * count + 1, lag - 1) :]  # two of each wave, and a constant
+    rotation = torch.linalg.lstsq(signal[:-1], signal[1:]).solution
+    angles = torch.linalg.eigvals(rotation).angle()
+    return sorted(float(angle) for angle in angles if angle > 1e-4)[:count]
+
+
+def waves(places: Tensor, frequencies: Tensor) -> Tensor:
+    """Return 1 and the cosines and sines [*places.shape, 1 + 2·frequencies] at places."""
+    angles = places.unsqueeze(-1) * frequencies
+    return torch.cat((torch.ones_like(angles[..., :1]), angles.cos(), angles.sin()), -1)
+
+
+@torch.no_grad()
+def wave_amplitudes(rows: Tensor, frequencies: Tensor, first: int) -> Tensor:
+    """Return the amplitudes [1 + 2·frequencies, dim] of the waves that come closest to a table.
+
+    Args:
+        rows: the table [rows, dim].
+        frequencies: in radians per row.
+        first: the row that the fit begins with.
+    """
+    target = rows[first:].detach().cpu().double()
+    places = torch.arange(first, len(rows), dtype=torch.float64)
+    basis = waves(places, frequencies.cpu().double())
+    ridge = _RIDGE * len(basis) * torch.eye(basis.shape[1], dtype=torch.float64)
+    amplitudes: Tensor = torch.linalg.solve(basis.T @ basis + ridge, basis.T @ target)
+    return amplitudes
