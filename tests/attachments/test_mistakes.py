@@ -49,7 +49,7 @@ TARGETS = {"blocks": "layers.*", "q": "layers.*.attn.q", "k": "layers.*.attn.k"}
         (
             lambda: mistake("heads"),
             ArgumentError,
-            r"`sites` must be one of 'input', 'blocks', 'qkv', 'phases', but is 'heads'",
+            r"`sites` must be one of 'input', 'blocks', 'qkv', 'phases', 'table', but is 'heads'",
         ),
         (
             lambda: mistake(positions="drop"),
