@@ -149,17 +149,17 @@ def compare(
 
 @app.command()
 def extend(
-    model: options.RotaryModel,
+    model: options.PretrainedModel,
     length: options.NewLength,
     out: options.ExtendedFolder,
     text: options.TrainingText = None,
     valid: options.HeldOutText = None,
-    scaling: options.ScalingName = "yarn",
+    scaling: options.ScalingName = "",
     updates: options.ExtensionUpdates = None,
     resume: options.ResumeComparison = False,
     override: options.Overrides = None,
 ) -> None:
-    """Lead a rotary language model past the length it was trained on."""
+    """Lead a pretrained model past the length it was built for."""
     check_folder(out)
     from .experiments.extension import extend_model  # noqa: PLC0415
 

@@ -53,9 +53,12 @@ Again = Annotated[
 
 # extend ---------------------------------------------------------------------------------------
 
-RotaryModel = Annotated[
+PretrainedModel = Annotated[
     str,
-    Argument(metavar="MODEL", help="Folder or hub name of a language model with rotary positions."),
+    Argument(
+        metavar="MODEL",
+        help="Folder or hub name of a model with rotary positions or a position table.",
+    ),
 ]
 NewLength = Annotated[int, Option(min=2, max=2**24, help="Tokens of the longest inputs.")]
 ExtendedFolder = Annotated[Path, Option(help="Folder for the extended model.")]
@@ -64,7 +67,7 @@ TrainingText = Annotated[
     Option(
         "--text",
         help="Text file to train on, plain, .gz or .jsonl. May be repeated. Without it, nothing is "
-        "trained: the phases stay at the scaling.",
+        "trained: positions stay at the scaling.",
     ),
 ]
 HeldOutText = Annotated[
@@ -72,7 +75,10 @@ HeldOutText = Annotated[
 ]
 ScalingName = Annotated[
     str,
-    Option(help="Where the phases start: none (as they are), linear, ntk, yarn or log."),
+    Option(
+        help="Where positions start. Rotary: none (as they are), linear, ntk, yarn (default) or "
+        "log. Tables: waves (default), linear, group, cycle or hierarchy."
+    ),
 ]
 ExtensionUpdates = Annotated[
     int | None, Option(min=1, max=10**9, help="Number of updates; 200 by default.")

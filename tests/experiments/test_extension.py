@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    T5Config,
+)
 
 import floater
 from command_line import mistake, said
-from understanding.worlds import causal, write_causal_model, write_model
+from understanding.worlds import causal, masked, write_causal_model, write_model
 
 FILES = ["--length", 4096, "--text", "a.txt", "--valid", "b.txt"]
 
@@ -86,7 +94,7 @@ def test_a_fixed_scaling_needs_no_text(
         (["--length", 4096, "--scaling", "yarn", "--set", "seed=1"], "are for training, but no"),
         ([*FILES, "--set", "compare.seeds=[0,1]"], "must be one seed"),
         ([*FILES, "--set", "model.name=other"], "model.name must be"),
-        ([*FILES, "--set", "positions.encoder.learned=false"], "must be learned phases"),
+        ([*FILES, "--set", "positions.encoder.learned=false"], "must be learned phases or"),
         ([*FILES, "--set", "max_length=5000"], "must be at most --length"),
     ],
 )
@@ -103,11 +111,98 @@ def test_mistakes_end_in_one_line(
     assert not out.exists()
 
 
-def test_models_without_rotary_positions_are_refused(
+def test_models_with_other_positions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_model(tmp_path / "bert")
+    T5Config().save_pretrained(tmp_path / "t5")
     out = tmp_path / "long"
-    command = ["extend", tmp_path / "bert", "--length", 4096, "--out", out]
-    assert "must have rotary positions" in mistake(monkeypatch, capsys, *command)
+    command = ["extend", tmp_path / "t5", "--length", 4096, "--out", out]
+    assert "must have rotary positions or a position table" in mistake(
+        monkeypatch, capsys, *command
+    )
     assert not out.exists()
+
+
+def test_a_table_is_trained_and_becomes_part_of_a_plain_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path / "bert", "bert with head")
+    text, out = masked(tmp_path, "bert with head")["data"], tmp_path / "long"
+    limit = AutoConfig.from_pretrained(tmp_path / "bert").max_position_embeddings
+    command = ["extend", tmp_path / "bert", "--length", 2 * limit, "--out", out]
+    command += ["--text", text["train"][0], "--valid", text["valid"][0], "--updates", 3]
+    output = said(monkeypatch, capsys, *command, "--set", "training.threads=1")
+    assert "largest |p|" in output
+    for name in ("cycle", "group", "hierarchy", "linear", "waves", "learned"):
+        assert name in output
+    assert (out / "table.png").stat().st_size > 10_000
+    assert not (out / "floater_config.json").exists()
+    plain = AutoModelForMaskedLM.from_pretrained(out)
+    assert plain.config.max_position_embeddings == 2 * limit
+    trained = floater.from_pretrained(
+        AutoModelForMaskedLM, out / "training" / "floater-0" / "model"
+    )
+    ids = torch.randint(5, 20, (1, 3 * limit // 2))
+    with torch.no_grad():
+        found, expected = (model.eval()(input_ids=ids).logits for model in (plain, trained))
+    assert torch.equal(found, expected)
+    assert AutoTokenizer.from_pretrained(out).model_max_length == 2 * limit
+
+
+@pytest.mark.parametrize("scaling", ["waves", "cycle"])
+def test_a_table_of_a_model_without_a_head_needs_no_text(
+    scaling: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_model(tmp_path / "roberta")
+    out, before = tmp_path / "long", AutoModel.from_pretrained(tmp_path / "roberta").eval()
+    command = ["extend", tmp_path / "roberta", "--length", 200, "--out", out]
+    said(monkeypatch, capsys, *command, "--scaling", scaling)
+    after = AutoModel.from_pretrained(out).eval()
+    ids = torch.randint(5, 20, (2, 200))
+    with torch.no_grad():
+        assert after(input_ids=ids)[0].shape[1] == 200
+        short = ids[:, :64]
+        assert torch.equal(after(input_ids=short)[0], before(input_ids=short)[0])
+
+
+def test_a_folder_of_sentence_transformers_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model(tmp_path / "bert", "bert")
+    modules = [{"idx": 0, "path": ""}, {"idx": 1, "path": "1_Pooling"}, {"idx": 2, "path": "2_N"}]
+    (source / "modules.json").write_text(json.dumps(modules))
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    lengths = {"max_seq_length": 32, "do_lower_case": False}
+    (source / "sentence_bert_config.json").write_text(json.dumps(lengths))
+    out = tmp_path / "long"
+    said(monkeypatch, capsys, "extend", source, "--length", 200, "--out", out)
+    assert json.loads((out / "modules.json").read_text()) == modules
+    assert (out / "1_Pooling" / "config.json").is_file()
+    assert (out / "2_N").is_dir()
+    found = json.loads((out / "sentence_bert_config.json").read_text())
+    assert found == {"max_seq_length": 200, "do_lower_case": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scaling", "yarn"], "must be one of waves, linear, group, cycle, hierarchy for"),
+        (["--text", "a.txt", "--valid", "b.txt"], "leave `--text` out"),
+        (["--length", 60], "must be larger than the 64 positions"),
+    ],
+)
+def test_mistakes_about_tables_end_in_one_line(
+    options: list[object],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_model(tmp_path / "roberta")
+    command = ["extend", tmp_path / "roberta", "--length", 200, "--out", tmp_path / "long"]
+    assert message in mistake(monkeypatch, capsys, *command, *options)
+    assert not (tmp_path / "long").exists()

@@ -43,7 +43,7 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
         raise AttachmentError("The model has no attachment; call floater.attach first.")
     _check_saveable(model)
     check_path(folder)
-    with _staging_folder(Path(folder), base) as staging:
+    with staging_folder(Path(folder), base) as staging:
         if base:
             state = {
                 name: tensor
@@ -127,7 +127,7 @@ def _tensors(attached: Attachment) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _staging_folder(folder: Path, base: bool) -> Iterator[Path]:
+def staging_folder(folder: Path, base: bool) -> Iterator[Path]:
     """A temporary folder that replaces the given one once everything is written. Other files of the
     old folder are carried over.
     """

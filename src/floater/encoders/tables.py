@@ -25,8 +25,8 @@ TABLE_SCALINGS: tuple[TableScaling, ...] = ("waves", "linear", "group", "cycle",
 SHARE = 0.4
 """Weight of the slow part of a hierarchical decomposition (α)."""
 _SPECIAL_ROWS = 8
-"""Rows at the beginning of a table that waves are not fitted to: that of a start token, which every
-input has, is often far from all others.
+"""Rows at both ends of a table that waves are not fitted to. Those of a start token, which every
+input has, and of a last token, which few have, are often far from all others.
 """
 
 
@@ -78,7 +78,8 @@ class TableFlowConfig(EncoderConfig):
         if self.length is None:
             changes["length"] = len(rows)
         if self.frequencies is None and self.scaling == "waves":
-            found = wave_frequencies(rows[_first_fitted(len(rows)) :], self.waves)
+            special = _special_rows(len(rows))
+            found = wave_frequencies(rows[special : len(rows) - special], self.waves)
             changes["frequencies"] = tuple(found)
         return self.model_copy(update=changes)
 
@@ -138,8 +139,8 @@ class TableFlow(Encoder):
     def fit(self, rows: Tensor) -> None:
         """Fit the waves to a table [length, dim]."""
         if self.config.scaling == "waves":
-            first = _first_fitted(len(rows))
-            amplitudes = wave_amplitudes(rows, self._frequencies, first)
+            special = _special_rows(len(rows))
+            amplitudes = wave_amplitudes(rows, self._frequencies, special)
             self.amplitudes.copy_(amplitudes.to(self.amplitudes))
 
     def forward(self, times: Tensor) -> Tensor:
@@ -153,6 +154,12 @@ class TableFlow(Encoder):
                 learned = torch.where(past, learned, torch.zeros_like(learned))
             encodings = encodings.to(learned) + learned
         return encodings.unsqueeze(-2)
+
+    @torch.no_grad()
+    def all_waves(self, length: int) -> Tensor:
+        """Return the waves [length, dim] at all positions, within the table too."""
+        places = torch.arange(length, dtype=torch.float64, device=self.amplitudes.device)
+        return waves(places, self._frequencies.to(places)).to(self.amplitudes) @ self.amplitudes
 
     def wave(self, places: Tensor) -> Tensor:
         """Return the waves [*places.shape, dim] past the table, and zeros within it."""
@@ -168,5 +175,5 @@ class TableFlow(Encoder):
         return basis.to(amplitudes) @ amplitudes
 
 
-def _first_fitted(rows: int) -> int:
+def _special_rows(rows: int) -> int:
     return min(_SPECIAL_ROWS, rows // 8)

@@ -51,16 +51,16 @@ def waves(places: Tensor, frequencies: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def wave_amplitudes(rows: Tensor, frequencies: Tensor, first: int) -> Tensor:
+def wave_amplitudes(rows: Tensor, frequencies: Tensor, special: int) -> Tensor:
     """Return the amplitudes [1 + 2·frequencies, dim] of the waves that come closest to a table.
 
     Args:
         rows: the table [rows, dim].
         frequencies: in radians per row.
-        first: the row that the fit begins with.
+        special: rows at both ends that are left out.
     """
-    target = rows[first:].detach().cpu().double()
-    places = torch.arange(first, len(rows), dtype=torch.float64)
+    target = rows[special : len(rows) - special].detach().cpu().double()
+    places = torch.arange(special, len(rows) - special, dtype=torch.float64)
     basis = waves(places, frequencies.cpu().double())
     ridge = _RIDGE * len(basis) * torch.eye(basis.shape[1], dtype=torch.float64)
     amplitudes: Tensor = torch.linalg.solve(basis.T @ basis + ridge, basis.T @ target)

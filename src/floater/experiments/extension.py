@@ -1,4 +1,4 @@
-"""`floater extend`: a pretrained rotary model that takes longer inputs, as a folder."""
+"""`floater extend`: a pretrained model that takes longer inputs, as a folder."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+import transformers
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel
 
 from ..attachments import attachment, extend, save_pretrained
-from ..attachments.layouts import LAYOUTS
-from ..encoders import PhaseFlow, PhaseFlowConfig
+from ..attachments.extending import extendable
+from ..attachments.layouts import LAYOUTS, position_limit
+from ..attachments.saving import staging_folder
+from ..encoders import PhaseFlow, PhaseFlowConfig, TableFlow, TableFlowConfig
 from ..encoders.phases import SCALINGS
-from ..errors import ArgumentError, ConfigError, RunError
+from ..encoders.tables import TABLE_SCALINGS
+from ..errors import ArgumentError, AttachmentError, ConfigError, RunError
 from ..files import reading
 from ..printing import print_text
 from ..recipes import with_overrides
-from ..report.figures import grid, save
 from ..runs.folder import RunFolder
 from ..tasks import task_from
 from ..tasks.compare import compare, run_folders
 from ..tasks.understanding.models import load, load_tokenizer, locate
 from ..training.process import process_settings
+from .extension_figures import TablePath, draw_clocks
+from .sentence_folders import copy_sentence_transformers
 
 TRAINING = "training"
 """Folder of the runs inside that of an extended model."""
-_FIGURE = "phases.png"
 _UPDATES = 200
-_LINES = 6
-"""Clocks that a figure shows."""
+_STARTS = {"phases": "yarn", "table": "waves"}
+"""Where positions start by default, by the site."""
 
 
 def extend_model(
@@ -42,7 +44,7 @@ def extend_model(
     *,
     text: Sequence[Path] = (),
     valid: Sequence[Path] = (),
-    scaling: str = "yarn",
+    scaling: str = "",
     updates: int | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
@@ -51,21 +53,17 @@ def extend_model(
     """Write a model folder whose model takes inputs of `length` tokens, and say how well it does.
 
     Args:
-        name: folder or hub name of a model with rotary positions.
+        name: folder or hub name of a model with rotary positions or a position table.
         length: tokens of the longest inputs.
         out: folder to write.
-        text: files to train the clocks of the phases on; without any, they stay at the scaling.
+        text: files to train the positions on; without any, they stay at the scaling.
         valid: held-out files, to measure the loss by position.
-        scaling: where the clocks start.
+        scaling: where the positions start; empty for yarn (rotary positions) or waves (tables).
         updates: number of updates; 200 by default.
         overrides: settings of the run to change, such as `training.batch=8`.
         resume: continue the runs in the folder.
         console: where to print.
     """
-    if scaling not in SCALINGS:
-        raise ArgumentError(
-            f"`--scaling` must be one of {', '.join(SCALINGS)}, but is {scaling!r}."
-        )
     if bool(text) != bool(valid):
         raise ArgumentError("`--text` and `--valid` go together, but only one is given.")
     if not text and (overrides or resume or updates is not None):
@@ -76,28 +74,31 @@ def extend_model(
     where = locate(name)
     settings = _config(where)
     trained = _check_length(settings, name, length)
-    task_name, auto_class = _head(settings, name)
+    site = "phases" if LAYOUTS[settings.model_type].rotary else "table"
+    scaling = _check_scaling(scaling, site, name)
     if not text and scaling == "none":
         raise ArgumentError(
             "`--text` (files to train on) must be given with `--scaling none`, but is not; the "
             "model would stay as it is."
         )
     if text:
-        run = _settings(task_name, name, length, trained, text, valid, scaling, updates or _UPDATES)
+        run = _settings(_task(settings, name), name, length, trained, text, valid, site, scaling)
+        run["training"] |= _steps(updates or _UPDATES)
         task = task_from(with_overrides(run, overrides))
         _check_run(task, name, length)
         compare(task, out / TRAINING, resume=resume, console=console)
         _print_losses(task, out / TRAINING, console)
         (folder,) = run_folders(task, out / TRAINING)["floater"]
         model: Any = task.load(folder.model)[0]  # type: ignore[attr-defined]
-        model.config.max_position_embeddings = length
+        if site == "phases":
+            model.config.max_position_embeddings = length
         with process_settings(None):
-            _write(model, where, length, trained, out)
+            _write(model, where, length, trained, out, console)
     else:
         with process_settings(None):
-            model = load(auto_class, where)
-            extend(model, length, scaling=scaling, learned=False, trained=trained)
-            _write(model, where, length, trained, out)
+            model = load(_saved_class(settings), where)
+            extend(model, length, scaling=scaling, learned=False, trained=trained)  # type: ignore[arg-type]
+            _write(model, where, length, trained, out, console)
     print_text(console, f"wrote {out}: inputs of up to {length:,} tokens, {trained:,} before")
 
 
@@ -119,8 +120,8 @@ def _check_run(task: Any, name: str, length: int) -> None:
     problem = None
     if config.model.name != name:
         problem = f"model.name must be {name}, the MODEL, but is {config.model.name}"
-    elif not isinstance(encoder, PhaseFlowConfig) or not encoder.learned:
-        problem = "positions.encoder must be learned phases, but is not"
+    elif not isinstance(encoder, PhaseFlowConfig | TableFlowConfig) or not encoder.learned:
+        problem = "positions.encoder must be learned phases or a learned table, but is not"
     elif config.max_length > length or (config.valid_length or config.max_length) > length:
         problem = f"max_length and valid_length must be at most --length, {length:,}"
     elif len(task.seeds()) != 1:
@@ -129,13 +130,42 @@ def _check_run(task: Any, name: str, length: int) -> None:
         raise ArgumentError(f"`--set`: {problem}; leave it out.")
 
 
-def _write(model: Any, where: str, length: int, trained: int, out: Path) -> None:
-    """Write the model, its tokenizer and a figure of its phases."""
+def _write(model: Any, where: str, length: int, trained: int, out: Path, console: Console) -> None:
+    """Write the model, its tokenizer and a figure of its positions. A longer table becomes part of
+    the model where its architecture allows it.
+    """
     tokenizer = load_tokenizer(where, pads=False)
     tokenizer.model_max_length = length
-    save_pretrained(model, out)
+    attached = attachment(model)
+    encoder = None if attached is None else next(iter(attached.encoders.values()))
+    if attached is None or not isinstance(encoder, PhaseFlow | TableFlow):
+        raise RunError(f"{out} must hold a model with longer positions, but does not.")
+    if isinstance(encoder, PhaseFlow):
+        save_pretrained(model, out)
+        draw_clocks(encoder, length, trained, out / "phases.png")
+    else:
+        path = TablePath.of(attached, length)
+        print_text(console, path.describe())
+        if (warning := path.warning()) is not None:
+            print_text(console, f"warning: {warning}")
+        _write_table(model, where, length, out, console)
+        path.draw(out / "table.png")
     tokenizer.save_pretrained(str(out))
-    _draw(model, length, trained, out / _FIGURE)
+
+
+def _write_table(model: Any, where: str, length: int, out: Path, console: Console) -> None:
+    """Write a model with a longer table: as a plain one if possible."""
+    attached = attachment(model)
+    assert attached is not None
+    try:
+        attached.merge(length)
+    except AttachmentError as error:
+        print_text(console, f"The folder needs this package to be loaded. {error}")
+        save_pretrained(model, out)
+        return
+    with staging_folder(out, base=True) as staging:
+        model.save_pretrained(staging)
+        copy_sentence_transformers(Path(where), staging, length)
 
 
 def _config(where: str) -> Any:
@@ -146,13 +176,17 @@ def _config(where: str) -> Any:
 def _check_length(settings: Any, name: str, length: int) -> int:
     """The number of positions of a model; refuses models and lengths that do not fit."""
     layout = LAYOUTS.get(getattr(settings, "model_type", ""))
-    if layout is None or not layout.rotary:
+    if layout is None or not extendable(layout):
         raise ConfigError(
-            f"`MODEL` must have rotary positions, of one of the architectures "
-            f"{', '.join(key for key, own in LAYOUTS.items() if own.rotary)}, but {name} is of the "
-            f"architecture {settings.model_type}."
+            "`MODEL` must have rotary positions or a position table, and be of one of the "
+            f"architectures {', '.join(key for key, own in LAYOUTS.items() if extendable(own))}, "
+            f"but {name} is of the architecture {settings.model_type}."
         )
-    trained = getattr(settings, "max_position_embeddings", None)
+    trained = (
+        getattr(settings, "max_position_embeddings", None)
+        if layout.rotary
+        else position_limit(settings)
+    )
     if not isinstance(trained, int):
         raise ConfigError(
             f"`MODEL` must name its number of positions (max_position_embeddings) in its config, "
@@ -166,17 +200,46 @@ def _check_length(settings: Any, name: str, length: int) -> int:
     return trained
 
 
-def _head(settings: Any, name: str) -> tuple[str, Any]:
-    """The task and the class of a model by the head that it was saved with."""
+def _check_scaling(scaling: str, site: str, name: str) -> str:
+    """The scaling, or the default of the site; refuses one of the other family."""
+    known: Sequence[str] = SCALINGS if site == "phases" else TABLE_SCALINGS
+    if scaling and scaling not in known:
+        what = "rotary positions" if site == "phases" else "a position table"
+        raise ArgumentError(
+            f"`--scaling` must be one of {', '.join(known)} for {name}, which has {what}, but is "
+            f"{scaling!r}."
+        )
+    return scaling or _STARTS[site]
+
+
+def _saved_class(settings: Any) -> Any:
+    """The class that a model was saved from, so that its head stays."""
+    for name in getattr(settings, "architectures", None) or ():
+        if isinstance(found := getattr(transformers, str(name), None), type):
+            return found
+    return AutoModel
+
+
+def _task(settings: Any, name: str) -> str:
+    """The task that trains a model, by the head that it was saved with."""
     classes = [str(each) for each in getattr(settings, "architectures", None) or ()]
     if any(each.endswith(("ForCausalLM", "LMHeadModel")) for each in classes):
-        return "causal_lm", AutoModelForCausalLM
+        return "causal_lm"
     if any(each.endswith("ForMaskedLM") for each in classes):
-        return "masked_lm", AutoModelForMaskedLM
+        return "masked_lm"
     raise ConfigError(
-        f"`MODEL` must be a causal or masked language model, but {name} is a "
-        f"{' or '.join(classes) or 'model without a class'}."
+        f"`MODEL` must be a causal or masked language model to be trained, but {name} is a "
+        f"{' or '.join(classes) or 'model without a class'}; leave `--text` out to extend it "
+        "without training."
     )
+
+
+def _steps(updates: int) -> dict[str, int]:
+    return {
+        "updates": updates,
+        "evaluate_every": updates,
+        "save_every": max(updates // 4, 1),
+    }
 
 
 def _settings(
@@ -186,10 +249,10 @@ def _settings(
     trained: int,
     text: Sequence[Path],
     valid: Sequence[Path],
+    site: str,
     scaling: str,
-    updates: int,
 ) -> dict[str, Any]:
-    """Settings of a run that trains the clocks on windows of the model's own length."""
+    """Settings of a run that trains positions on windows of the model's own length."""
     edges = [trained // 2, trained]
     while edges[-1] < length:
         edges.append(2 * edges[-1])
@@ -202,21 +265,15 @@ def _settings(
         "bins": [edge for edge in edges if edge < length],
         "positions": {
             "encoder": {
-                "kind": "phases",
+                "kind": site,
                 "scaling": scaling,
                 "factor": length / trained,
                 "length": trained,
             },
-            "sites": "phases",
+            "sites": site,
             "jitter": {"gaps": 1, "until": length},
         },
-        "training": {
-            "updates": updates,
-            "batch": 8,
-            "lr": 0.005,
-            "evaluate_every": updates,
-            "save_every": max(updates // 4, 1),
-        },
+        "training": {"batch": 8, "lr": 0.005 if site == "phases" else 0.001},
         "compare": {"seeds": [0]},
     }
 
@@ -225,8 +282,8 @@ def _print_losses(task: Any, folder: Path, console: Console) -> None:
     """A table of the held-out loss by position, for every variant."""
     measures = [name for name in task.measures if name.startswith("loss")]
     table = Table(title="held-out loss by position, nats per token")
-    for heading in ("phases", *(name.replace("loss ", "") for name in measures)):
-        table.add_column(heading, justify="left" if heading == "phases" else "right")
+    for heading in ("positions", *(name.replace("loss ", "") for name in measures)):
+        table.add_column(heading, justify="left" if heading == "positions" else "right")
     for variant, (run, *_) in run_folders(task, folder).items():
         scores = RunFolder(run.path).scores().sets["valid"].scores
         cells = [f"{scores[name].score:.3f}" if name in scores else "" for name in measures]
@@ -238,27 +295,3 @@ def _print_losses(task: Any, folder: Path, console: Console) -> None:
             f"No held-out block reaches position {task.config.bins[-1]:,}: nothing past it was "
             "measured; give more held-out text.",
         )
-
-
-@torch.no_grad()
-def _draw(model: Any, length: int, trained: int, path: Path) -> None:
-    """Draw how far each clock has run, and how fast it runs, by position."""
-    attached = attachment(model)
-    encoder = None if attached is None else attached.encoders["phases"]
-    if not isinstance(encoder, PhaseFlow):
-        raise RunError(f"{path.parent} must hold a model with phases, but does not.")
-    clocks = encoder.clocks(length + 1).numpy()
-    chosen = np.unique(np.linspace(0, encoder.dim - 1, _LINES).round().astype(int))
-    figure, (left, right) = grid(2)
-    for place in chosen:
-        period = 2 * np.pi / float(encoder.frequencies[place])
-        label = f"turns once in {period:,.0f} tokens"
-        left.plot(clocks[:, place], label=label)
-        right.plot(np.diff(clocks[:, place]), label=label)
-    for axis, title in ((left, "clock, in tokens"), (right, "speed of the clock")):
-        axis.axvline(trained, linestyle="--", color="grey", linewidth=1)
-        axis.set_xlabel("position; dashed: the length of the model")
-        axis.set_title(title, fontsize=11)
-        axis.grid(alpha=0.3)
-    left.legend(fontsize=7)
-    save(figure, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
@@ -9,8 +10,9 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from ...config import Config, Count, NotNegative, Positive
-from ...encoders import PhaseFlowConfig
+from ...encoders import PhaseFlowConfig, TableFlowConfig
 from ...encoders.phases import SCALINGS
+from ...encoders.tables import TABLE_SCALINGS
 from ..understanding.config import FineTuning, TrainedPart, UnderstandingConfig
 
 
@@ -87,11 +89,15 @@ class LanguageModelConfig(UnderstandingConfig):
         """The base model, the same with p(start) alone (h ≡ 0), and with the dynamics.
 
         If the base model is trained too, there is no variant with p(start) alone. For phases, the
-        others are the fixed scalings.
+        others are the fixed scalings; for a longer table too, and there is no base.
         """
         all_variants = super().variants()
         if isinstance(self.positions.encoder, PhaseFlowConfig):
-            return {"base": all_variants["base"], **self._scalings(), "floater": self}
+            scalings = self._scalings(SCALINGS[1:])
+            return {"base": all_variants["base"], **scalings, "floater": self}
+        if isinstance(self.positions.encoder, TableFlowConfig):
+            # the base takes no longer inputs
+            return {**self._scalings(sorted(TABLE_SCALINGS)), "floater": self}
         if self.training.part not in ("flow", "start"):
             return all_variants
         return {
@@ -100,8 +106,8 @@ class LanguageModelConfig(UnderstandingConfig):
             "floater": self,
         }
 
-    def _scalings(self) -> dict[str, UnderstandingConfig]:
-        """The fixed scalings of a rotary model's phases, nothing trained."""
+    def _scalings(self, names: Sequence[str]) -> dict[str, UnderstandingConfig]:
+        """Fixed scalings of phases or a table, nothing trained."""
         encoder = self.positions.encoder
         training = self.training.model_copy(update={"part": "nothing"})
         return {
@@ -118,7 +124,7 @@ class LanguageModelConfig(UnderstandingConfig):
                     "training": training,
                 }
             )
-            for scaling in SCALINGS[1:]
+            for scaling in names
         }
 
     def _with(self, part: Literal["start"]) -> LanguageModelConfig:

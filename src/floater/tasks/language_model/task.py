@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ...attachments.layouts import base_of
-from ...encoders import EncoderConfig, PhaseFlowConfig
+from ...encoders import EncoderConfig, PhaseFlowConfig, TableFlowConfig
 from ...errors import RunError
 from ...runs.comparison import StartCheck
 from ...training.task import Task
@@ -70,14 +70,19 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         return longest if training else self.config.valid_length or longest
 
     def check_identical_start(self, variants: Sequence[Task[Any]]) -> StartCheck:
-        """Leave out the fixed scalings of phases, which differ from the base by intention."""
+        """Leave out fixed scalings, which differ by intention."""
         free = [
             variant
             for variant in variants
-            if not isinstance(encoder := _encoder_of(variant), PhaseFlowConfig)
-            or encoder.scaling == "none"
+            if not isinstance(encoder := _encoder_of(variant), PhaseFlowConfig | TableFlowConfig)
+            or encoder.scaling in ("none", self._table_scaling())
         ]
         return super().check_identical_start(free)
+
+    def _table_scaling(self) -> str | None:
+        """Where a longer table starts, if there is one."""
+        encoder = self.config.positions.encoder
+        return encoder.scaling if isinstance(encoder, TableFlowConfig) else None
 
     def splits(self) -> dict[str, Text]:
         settings = self.config.data

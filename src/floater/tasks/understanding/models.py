@@ -260,7 +260,11 @@ def resolve(config: UnderstandingConfig) -> UnderstandingConfig:
         config = config.model_copy(
             update={"positions": _positions(config, attachment_folder(config.dynamics))}
         )
-    if config.positions.encoder is not None and config.positions.own == "replace":
+    if config.positions.encoder is not None and (
+        config.positions.own == "replace"
+        or config.positions.sites.kind == "table"
+        or config.positions.table is not None
+    ):
         return config
     where = locate(config.model.name)
     with reading(
