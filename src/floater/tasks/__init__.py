@@ -23,6 +23,7 @@ TASKS = {
     "series": "series.task:SeriesTask",
     "events": "events.task:EventsTask",
     "documents": "documents.task:DocumentsTask",
+    "embeddings": "embeddings.task:EmbeddingsTask",
 }
 """The class of each task, by its name in config files; imported when it is used."""
 GROUP = "floater.tasks"

@@ -1,0 +1,1 @@
+"""Embeddings of long documents: which first half belongs to which second half?"""

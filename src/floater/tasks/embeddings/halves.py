@@ -1,0 +1,163 @@
+"""Documents, and their halves as inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ...errors import DataError, brief
+from ...files import digest, read_lines
+from ..language_model.text import Text, special_tokens, tokens_of_lines
+from ..schema import checked, field, read_json_lines
+from ..understanding.problem import sample
+
+Halves = dict[str, list[list[int]] | int]
+
+
+@dataclass(frozen=True)
+class DocumentTexts:
+    """Documents as texts.
+
+    Attributes:
+        texts: one for each document.
+        name: where they came from, for messages.
+    """
+
+    texts: list[str]
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def fingerprint(self) -> dict[str, str | int]:
+        """What a run folder records about it."""
+        return {"from": self.name, "documents": len(self), "sha256": digest(self.texts)}
+
+
+def read(paths: Sequence[Path], key: str) -> DocumentTexts:
+    """Read documents from JSON lines, or from text files with one document per line.
+
+    Args:
+        paths: the files, plain or .gz.
+        key: name of the field that holds the text.
+    """
+    texts = [text for path in paths for text in _texts(path, key)]
+    return DocumentTexts(texts, " ".join(map(str, paths)))
+
+
+def _texts(path: Path, key: str) -> list[str]:
+    if not path.name.removesuffix(".gz").endswith(".jsonl"):
+        return [line for line in read_lines(path) if line.strip()]
+    return [_text(entry, key, location) for location, entry in read_json_lines(path)]
+
+
+def _text(entry: Any, key: str, location: str) -> str:
+    found = field(entry, key, object, location)
+    if not isinstance(found, str | list):
+        raise DataError(
+            f"{location}: `{key}` must be text or a list of texts, but is {brief(found)}."
+        )
+    parts = [found] if isinstance(found, str) else found
+    text = " ".join(
+        checked(part, str, f"entry {number} of `{key}`", location)
+        for number, part in enumerate(parts, 1)
+    )
+    return " ".join(text.split())
+
+
+class HalfInputs(Dataset[Halves]):
+    """The two halves of every document, each as one window of tokens or several: from their
+    beginnings, or, in training, from random places that depend on seed, epoch and document only.
+
+    Rows of windows that a half does not fill are empty: their attention mask is zero.
+
+    Args:
+        documents: tokens of each document, without special tokens.
+        tokenizer: the model's.
+        length: tokens of a window, with special tokens.
+        windows: number of windows of each half.
+        seed: of random places; None to begin at the beginning.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[np.ndarray],
+        tokenizer: PreTrainedTokenizerBase,
+        length: int,
+        windows: int,
+        seed: int | None,
+    ) -> None:
+        self._documents, self._windows = documents, windows
+        self._seed, self._epoch = seed, 0
+        self._before, self._after = special_tokens(tokenizer)
+        self._room = length - len(self._before) - len(self._after)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that determines the windows."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document's longer input [documents]."""
+        sizes = np.array([len(document) - len(document) // 2 for document in self._documents])
+        lengths: np.ndarray = np.minimum(sizes, self._room) + len(self._before) + len(self._after)
+        return lengths
+
+    def __getitem__(self, number: int) -> Halves:
+        document = self._documents[number]
+        middle = len(document) // 2
+        halves = [document[:middle], document[middle:]]
+        if self._seed is not None:
+            random = np.random.default_rng([self._seed, self._epoch, number])
+            firsts = [random.integers(max(len(half) - self._room, 0) + 1) for half in halves]
+            halves = [half[first:] for half, first in zip(halves, firsts, strict=True)]
+        parts = [
+            half[number * self._room : (number + 1) * self._room]
+            for half in halves
+            for number in range(self._windows)
+        ]
+        rows = [[*self._before, *part.tolist(), *self._after] for part in parts]
+        masks = [[int(len(part) > 0)] * len(row) for part, row in zip(parts, rows, strict=True)]
+        return {"input_ids": rows, "attention_mask": masks, "labels": 0}
+
+
+def half_inputs(
+    split: DocumentTexts,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    *,
+    windows: int,
+    shortest: int,
+    most: int | None,
+    seed: int | None,
+) -> HalfInputs:
+    """Encode the halves of documents.
+
+    Args:
+        split: the documents.
+        tokenizer: the model's.
+        length: tokens of a window, with special tokens.
+        windows: number of windows of each half.
+        shortest: documents of fewer tokens are left out.
+        most: number of documents to use, always the same ones; None for all.
+        seed: of random windows; None to begin at the beginning.
+    """
+    rows = tokens_of_lines(Text(split.texts, split.name), tokenizer)
+    long = [row for row in rows if len(row) >= shortest]
+    if len(long) < 2:
+        raise DataError(
+            f"{split.name} must hold at least two documents of {shortest} tokens, but holds "
+            f"{len(long)}."
+        )
+    chosen = sample(len(long), most)
+    if chosen is not None:
+        long = [long[number] for number in chosen]
+    return HalfInputs(long, tokenizer, length, windows, seed)

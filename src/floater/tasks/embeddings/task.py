@@ -1,0 +1,120 @@
+"""The embeddings task: halves of documents that must find each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedTokenizerBase
+
+from ...errors import RunError
+from ..understanding.problem import Batch, Measure, Predictions
+from ..understanding.resampling import mean
+from ..understanding.task import UnderstandingTask
+from .config import EmbeddingsConfig
+from .halves import DocumentTexts, HalfInputs, half_inputs, read
+
+_TOKENS = 8192
+"""Tokens of one forward pass in evaluation; longer batches are divided."""
+
+
+class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
+    """Find the first half of a document by its second half."""
+
+    auto_class = AutoModel
+    same_start = False  # truncation and windows differ from whole inputs
+    config: EmbeddingsConfig
+    config_class = EmbeddingsConfig
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        return {"accuracy": mean(0), "mrr": mean(1)}
+
+    def splits(self) -> dict[str, DocumentTexts]:
+        settings = self.config.data
+        files = {"train": settings.train, "valid": settings.valid, **settings.more}
+        return {name: read(paths, settings.text) for name, paths in files.items()}
+
+    def read(self, path: Path) -> DocumentTexts:
+        return read((path,), self.config.data.text)
+
+    def encode(
+        self, split: DocumentTexts, tokenizer: PreTrainedTokenizerBase, *, training: bool
+    ) -> HalfInputs:
+        config, settings = self.config, self.config.data
+        length, windows = (config.max_length, 1) if training else config.evaluated()
+        return half_inputs(
+            split,
+            tokenizer,
+            length,
+            windows=windows,
+            shortest=settings.min_tokens if training else settings.min_valid_tokens,
+            most=settings.max_train if training else settings.max_valid,
+            seed=config.seed if training else None,
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        first, second = self._embed(model, batch)
+        similar = second @ first.T / self.config.temperature
+        right = torch.arange(len(similar), device=similar.device)
+        both = [F.cross_entropy(each, right, reduction="sum") for each in (similar, similar.T)]
+        return (both[0] + both[1]) / 2
+
+    def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        first, second = self._embed(model, batch, most=_TOKENS)
+        return {"first": first, "second": second}
+
+    def _embed(
+        self, model: nn.Module, batch: Batch, most: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The embeddings [documents, dim] of both halves: of several windows, the mean by tokens.
+
+        Args:
+            model: the model.
+            batch: inputs [documents, 2·windows, tokens].
+            most: tokens of one forward pass; None for all at once.
+        """
+        ids, mask = (batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask"))
+        counts = mask.sum(1)
+        full = counts.nonzero().squeeze(1)
+        rows = len(full) if most is None else max(most // ids.shape[1], 1)
+        vectors = torch.cat([self._pooled(model, ids[at], mask[at]) for at in full.split(rows)])
+        weighted = vectors.new_zeros(len(ids), vectors.shape[1])
+        weighted[full] = counts[full, None].to(vectors.dtype) * vectors
+        halves = weighted.unflatten(0, (len(batch["labels"]), 2, -1)).sum(2)
+        first, second = F.normalize(halves, dim=-1).unbind(1)
+        return first, second
+
+    def _pooled(self, model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+        """Embeddings [rows, dim] of windows, not normalised."""
+        longest = int(mask.sum(1).max())
+        ids, mask = ids[:, :longest], mask[:, :longest]
+        states: Tensor = model(input_ids=ids, attention_mask=mask)[0].float()
+        if self.config.pooling == "first":
+            return states[:, 0]
+        kept = mask.unsqueeze(-1).to(states.dtype)
+        return (states * kept).sum(1) / kept.sum(1)
+
+    def judge(
+        self, split: DocumentTexts, features: HalfInputs, outputs: Mapping[str, np.ndarray]
+    ) -> Predictions:
+        similar = outputs["second"].astype(np.float64) @ outputs["first"].astype(np.float64).T
+        if not np.isfinite(similar).all():
+            raise RunError(
+                f"The embeddings of {split.name} must be finite, but are not; did the training "
+                "diverge? Lower `lr`."
+            )
+        ranks = (similar >= np.diag(similar)[:, None]).sum(1)
+        table = np.stack([ranks == 1, 1 / ranks], 1).astype(np.float64)
+        return Predictions([int(rank) for rank in ranks], table)
+
+    def scores(self, table: np.ndarray) -> dict[str, float]:
+        accuracy, mrr = 100 * table.mean(0)
+        return {"accuracy": float(accuracy), "mrr": float(mrr)}
+
+    def signature(self, measure: str) -> str:
+        return f"{measure}|{self.config.valid_length} tokens of each half"

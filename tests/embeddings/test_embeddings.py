@@ -1,0 +1,260 @@
+"""Embeddings of long documents."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel
+
+from command_line import mistake, said
+from floater.errors import ConfigError, DataError
+from floater.runs.comparison import COMPARISON, Comparison
+from floater.tasks import task_from
+from floater.tasks.embeddings.halves import HalfInputs, half_inputs, read
+from floater.tasks.embeddings.task import EmbeddingsTask
+from floater.tasks.padding import PadRight
+from floater.training.run import run
+from understanding.worlds import WORDS, tokenizer, write_model
+
+PAD = 1
+
+
+def write_documents(path: Path, count: int, seed: int = 0, words: int = 60) -> Path:
+    """Documents whose first half has two favourite words, and whose second half has two others that
+    belong to these.
+    """
+    draw, half = random.Random(seed), len(WORDS) // 2
+    lines = []
+    for _ in range(count):
+        favourites = draw.sample(range(half), 2)
+        parts = [
+            " ".join(WORDS[draw.choice(favourites) + shift] for _ in range(words))
+            for shift in (0, half)
+        ]
+        lines.append(json.dumps({"parts": parts}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    write_model(tmp_path / "bert", "bert")
+    return {
+        "task": "embeddings",
+        "model": {"name": str(tmp_path / "bert"), "dropout": 0},
+        "data": {
+            "train": [str(write_documents(tmp_path / "train.jsonl", 12))],
+            "valid": [str(write_documents(tmp_path / "valid.jsonl", 9, seed=1))],
+            "text": "parts",
+        },
+        "max_length": 24,
+        "valid_length": 100,
+        "window": 40,
+        "positions": {
+            "encoder": {"kind": "table", "factor": 2.0},
+            "sites": "table",
+            "jitter": {"gaps": 1, "until": 100},
+        },
+        "training": {"batch": 4, "updates": 2, "threads": 1},
+        "compare": {"seeds": [0], "draws": 50},
+    }
+
+
+def task(settings: dict[str, Any], **changes: Any) -> EmbeddingsTask:
+    built = task_from({**settings, **changes})
+    assert isinstance(built, EmbeddingsTask)
+    return built
+
+
+def inputs(length: int, windows: int, seed: int | None = None) -> HalfInputs:
+    documents = [np.arange(10, 10 + size) for size in (9, 30)]
+    return HalfInputs(documents, tokenizer(), length, windows, seed)
+
+
+def test_halves_begin_at_their_beginnings() -> None:
+    before, after = [0], [2]  # special tokens of the tokenizer
+    first, second = inputs(8, 1)[0]["input_ids"]  # type: ignore[misc]
+    assert first == [*before, 10, 11, 12, 13, *after]
+    assert second == [*before, 14, 15, 16, 17, 18, *after]
+    assert inputs(8, 1).lengths().tolist() == [7, 8]
+
+
+def test_windows_follow_one_another_and_may_be_empty() -> None:
+    item = inputs(8, 3)[1]
+    rows, masks = item["input_ids"], item["attention_mask"]
+    assert isinstance(rows, list)
+    assert isinstance(masks, list)
+    assert [row[1:-1] for row in rows[:3]] == [[*range(10, 16)], [*range(16, 22)], [22, 23, 24]]
+    assert [row[1:-1] for row in rows[3:]] == [[*range(25, 31)], [*range(31, 37)], [37, 38, 39]]
+    assert all(map(all, masks))
+    short = inputs(8, 3)[0]["attention_mask"]
+    assert [any(mask) for mask in short] == [True, False, False] * 2  # type: ignore[union-attr]
+
+
+def test_random_windows_depend_on_seed_and_epoch() -> None:
+    def drawn(seed: int, epoch: int) -> Any:
+        features = inputs(8, 1, seed)
+        features.set_epoch(epoch)
+        return features[1]["input_ids"]
+
+    assert drawn(0, 0) == drawn(0, 0)
+    assert len({str(drawn(seed, epoch)) for seed in range(3) for epoch in range(3)}) > 4
+    for epoch in range(20):
+        first, second = drawn(0, epoch)
+        assert set(first[1:-1]) <= set(range(10, 25))
+        assert set(second[1:-1]) <= set(range(25, 40))
+        assert len(first) == len(second) == 8
+
+
+def embed(model: nn.Module, rows: list[list[int]]) -> Tensor:
+    """The mean of the last hidden states of rows, one by one."""
+    return torch.stack([model(input_ids=torch.tensor([row]))[0][0].mean(0) for row in rows])
+
+
+@pytest.mark.parametrize("reading", ["whole", "truncate", "windows"])
+def test_long_inputs_are_read_as_the_config_says(reading: str, settings: dict[str, Any]) -> None:
+    untouched = {"positions": {"encoder": None}, "training": {"part": "nothing"}}
+    problem = task(settings, reading=reading, valid_length=60, **untouched)
+    model = AutoModel.from_pretrained(settings["model"]["name"]).eval()
+    split = problem.splits()["valid"]
+    features = problem.encode(split, tokenizer(), training=False)
+    examples = [features[0], features[1]]
+    batch = PadRight(PAD)(examples)
+    with torch.no_grad():
+        found = problem.predict(model, batch)
+        for number, example in enumerate(examples):
+            windows = example["input_ids"]
+            assert isinstance(windows, list)
+            count = len(windows) // 2
+            assert count == (2 if reading == "windows" else 1)
+            for name, own in (("first", windows[:count]), ("second", windows[count:])):
+                weights = torch.tensor([float(len(row)) for row in own])[:, None]
+                expected = F.normalize((weights * embed(model, own)).sum(0), dim=0)
+                torch.testing.assert_close(found[name][number], expected, rtol=1e-4, atol=1e-5)
+            longest = {"whole": 60, "truncate": 40, "windows": 40}[reading]
+            assert max(map(len, windows)) == longest
+
+
+def test_the_loss_compares_with_the_other_documents(settings: dict[str, Any]) -> None:
+    problem = task(settings, positions={"encoder": None}, training={"part": "nothing"})
+    model = AutoModel.from_pretrained(settings["model"]["name"]).eval()
+    features = problem.encode(problem.splits()["train"], tokenizer(), training=True)
+    examples = [features[number] for number in range(3)]
+    with torch.no_grad():
+        found = problem.loss(model, PadRight(PAD)(examples))
+        vectors = [
+            F.normalize(embed(model, [example["input_ids"][half] for example in examples]), dim=1)  # type: ignore[index]
+            for half in (0, 1)
+        ]
+    expected = 0.0
+    for queries, keys in (vectors, vectors[::-1]):
+        for number, query in enumerate(queries):
+            logits = [float(query @ key) / 0.05 for key in keys]
+            expected -= (logits[number] - float(np.logaddexp.reduce(logits))) / 2
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_ranks_count_ties_against_the_right_document(settings: dict[str, Any]) -> None:
+    problem = task(settings)
+    split = problem.splits()["valid"]
+    features = problem.encode(split, tokenizer(), training=False)
+    first = np.eye(3)
+    second = np.array([[1.0, 0, 0], [0, 0.5, 0.5], [0.6, 0.5, 0.4]])
+    judged = problem.judge(split, features, {"first": first, "second": second})
+    assert judged.values == [1, 2, 3]
+    scores = problem.scores(judged.table)
+    assert scores["accuracy"] == pytest.approx(100 / 3)
+    assert scores["mrr"] == pytest.approx(100 * (1 + 1 / 2 + 1 / 3) / 3)
+    once = np.ones((1, 3))
+    for name, measure in problem.measures.items():
+        assert measure(judged.table, once)[0] == pytest.approx(scores[name])
+
+
+def test_a_comparison_with_truncation_windows_and_fixed_scalings(
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "posts.yaml").write_text(yaml.safe_dump(settings))
+    said(monkeypatch, capsys, "compare", tmp_path / "posts.yaml", "--out", tmp_path / "runs")
+    compared = Comparison.from_file(tmp_path / "runs" / "posts" / COMPARISON)
+    assert compared.base == "truncate"
+    variants = {row.variant for row in compared.rows}
+    scalings = {"cycle", "group", "hierarchy", "linear", "waves"}
+    assert variants == {"windows", *scalings, "floater"}
+    trained = tmp_path / "runs" / "posts" / "floater-0"
+    output = said(monkeypatch, capsys, "evaluate", trained, "--data", settings["data"]["train"][0])
+    assert "accuracy" in output
+
+
+def test_training_makes_halves_find_each_other(settings: dict[str, Any], tmp_path: Path) -> None:
+    training = {"batch": 12, "updates": 40, "lr": 0.01, "part": "all", "threads": 1, "warmup": 0.0}
+    data = {**settings["data"], "valid": settings["data"]["train"]}
+    config = {**settings, "training": training, "data": data}
+    (tmp_path / "posts.yaml").write_text(yaml.safe_dump(config))
+    problem = task(config)
+    folder = run(problem, tmp_path / "run")
+    scores = folder.scores().sets["valid"].scores
+    untrained = run(task(config, training={"part": "nothing"}), tmp_path / "nothing")
+    before = untrained.scores().sets["valid"].scores
+    assert scores["mrr"].score > before["mrr"].score + 10
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "a b"}', "must have `parts`, but has text"),
+        ('{"parts": 3}', "must be text or a list of texts, but is 3"),
+        ('{"parts": ["a", 3]}', "entry 2 of `parts` must be text, but is 3"),
+        ("{", "must be JSON"),
+    ],
+)
+def test_bad_lines_are_named(
+    line: str,
+    message: str,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = Path(settings["data"]["train"][0])
+    path.write_text(path.read_text() + line + "\n")
+    (tmp_path / "posts.yaml").write_text(yaml.safe_dump(settings))
+    command = ["train", tmp_path / "posts.yaml", "--out", tmp_path / "run"]
+    told = mistake(monkeypatch, capsys, *command)
+    assert message in told
+    assert "train.jsonl, line 13" in told
+
+
+def test_documents_may_be_lines_of_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two\n\nthree four\n")
+    assert read((tmp_path / "a.txt",), "text").texts == ["one two", "three four"]
+
+
+def test_too_few_long_documents_are_refused(tmp_path: Path) -> None:
+    path = write_documents(tmp_path / "a.jsonl", 3)
+    with pytest.raises(DataError, match="at least two documents of 900 tokens, but holds 0"):
+        half_inputs(
+            read((path,), "parts"),
+            tokenizer(),
+            24,
+            windows=1,
+            shortest=900,
+            most=None,
+            seed=None,
+        )
+
+
+def test_a_window_longer_than_what_is_read_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="`window` must be at most `valid_length`, 100"):
+        task(settings, reading="windows", window=200)
