@@ -72,8 +72,9 @@ _NOTES = """
 - **Projections without a bias** (llama, t5 …) take the encoding within their matrix product, like
   those that have one.
 - **Whisper** keeps its fixed length of audio, also with `"replace"`: its encoder itself checks it.
-- **Phases.** The rotary rows take an encoder at `sites="phases"`, and `floater.extend` leads them
-  past the length they were trained on.
+- **Longer inputs.** `floater.extend` leads rotary models (`sites="phases"`) past the length they
+  were trained on, and models with a table (`sites="table"`; not Whisper, ViT, and DeBERTa without
+  one) past its last row.
 {relative}
 - **Refused, with a reason:** a rotary encoder in a rotary model that keeps its own; codegen's fused
   projection; re-entrant gradient checkpointing; adapters that scale the output of a projection.
