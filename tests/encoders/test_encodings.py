@@ -18,6 +18,7 @@ from floater.encoders import (
     RelativeConfig,
     RotaryConfig,
     SinusoidalConfig,
+    TableFlowConfig,
 )
 from floater.times import uniform
 
@@ -157,5 +158,6 @@ def test_a_recurrent_encoder_steps_once_as_long_as_its_weights_stay() -> None:
 
 def test_every_additive_encoder_is_tested() -> None:
     tested = {type(config) for config in ADDITIVE}
-    elsewhere = {RotaryConfig, RelativeConfig, PhaseFlowConfig}  # they have tests of their own
+    # they have tests of their own
+    elsewhere = {RotaryConfig, RelativeConfig, PhaseFlowConfig, TableFlowConfig}
     assert tested == {*ENCODER_CONFIGS.values()} - elsewhere
