@@ -54,6 +54,8 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
         assert word in said
     if pretrained.find() is not None:
         assert "outputs are identical to the bit" in said
+        assert "100 % if its table goes on to 1024 positions, untrained (by chance 33 %)" in said
+        assert "Outputs on short texts are identical to the bit" in said
     results = Results.read(tmp_path)
     assert len(results.runs) == 6
     for name in ("encodings.png", "short-to-long.png"):
@@ -75,6 +77,7 @@ def test_only_runs_of_a_demo_are_removed(tmp_path: Path) -> None:
 def test_without_the_pretrained_model_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "find", lambda: None)
     assert "is not installed" in demo._attach_to_pretrained(1, Console(quiet=True))
+    assert demo._read_past_limit() == []
 
 
 @pytest.mark.parametrize(

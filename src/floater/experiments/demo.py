@@ -20,7 +20,7 @@ from ..runs.folder import CONFIG, RunFolder
 from ..runs.results import Cell, Results, Table
 from ..tasks.translation.config import TranslationConfig
 from ..tasks.translation.embedded import Embedded, generate
-from . import capabilities, heatmaps, pretrained
+from . import capabilities, heatmaps, past_limit, pretrained
 from .result_tables import by_length, fact, length_bins, score, show
 from .s2l import leaders, twice_table
 from .scheduler import Runs, run_all
@@ -106,13 +106,16 @@ def demo(
     _print_step(console, "2. Any spacing:", text)
     spacing, timed = real_times(out, console, updates=min(updates, PHASE_UPDATES), workers=workers)
     show(Results(item="demo", scale="smoke", title=spacing.title, tables=[spacing]), console)
-    _print_step(console, "3. Any model:", "a flow attached to a pretrained model.")
-    line = _attach_to_pretrained(rounds, console)
-    print_text(console, f"   {line}", wrap=True)
+    _print_step(
+        console, "3. Any model:", "a flow attached to a pretrained model, which then reads further."
+    )
+    lines = [_attach_to_pretrained(rounds, console), *_read_past_limit()]
+    for line in lines:
+        print_text(console, f"   {line}", wrap=True)
     results = lengths.model_copy(
         update={
             "headline": [*lengths.headline, _spacing_line(spacing)],
-            "summary": [*lengths.summary, line],
+            "summary": [*lengths.summary, *lines],
             "tables": [*lengths.tables, spacing],
             "runs": [*lengths.runs, *(run.path.name for run in timed)],
         }
@@ -264,6 +267,22 @@ def _attach_to_pretrained(rounds: int, console: Console) -> str:
         f"{100 * check.overhead:+.1f} % (original model against itself: "
         f"{100 * check.control:+.1f} %)."
     )
+
+
+def _read_past_limit() -> list[str]:
+    """What the pretrained model finds at the end of long lists; nothing if it is not installed."""
+    folder = pretrained.find()
+    if folder is None:
+        return []
+    check = past_limit.read_past_limit(folder)
+    return [
+        f"The same model has {check.before} positions. {check.lists} lists of {check.tokens} tokens"
+        f" and more begin with numbers and end with names of {check.kinds} kinds; a search for a "
+        f"kind finds {100 * check.truncated:.0f} % right ones if the model reads what it can, and "
+        f"{100 * check.extended:.0f} % if its table goes on to {check.after} positions, untrained "
+        f"(by chance {100 / check.kinds:.0f} %). Outputs on short texts are "
+        f"{'identical to the bit' if check.unchanged else 'NOT identical'}."
+    ]
 
 
 def _draw(results: Results, runs: Runs, out: Path, console: Console) -> None:
