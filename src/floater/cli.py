@@ -134,9 +134,9 @@ def compare(
     resume: options.ResumeComparison = False,
     override: options.Overrides = None,
 ) -> None:
-    """Compare a pretrained model with and without FLOATER.
+    """Compare variants of a model: with and without FLOATER, or with other positions.
 
-    Both are trained with the same data, settings and seeds.
+    All are trained with the same data, settings and seeds.
     """
     from .tasks.compare import compare_configs  # noqa: PLC0415
 

@@ -132,7 +132,7 @@ RunFolderToWrite = Annotated[
 Resume = Annotated[bool, Option("--resume", help="Continue the run in the folder.")]
 ConfigFiles = Annotated[
     list[Path],
-    Argument(help="Config files of language understanding tasks, e.g. configs/glue/small/*.yaml."),
+    Argument(help="Config files of any task but translation, e.g. configs/glue/small/*.yaml."),
 ]
 ComparisonFolder = Annotated[Path, Option(help="Folder for the runs and the table.")]
 ResumeComparison = Annotated[
@@ -144,7 +144,7 @@ ResumeComparison = Annotated[
 DataFile = Annotated[
     Path | None,
     Option(
-        help="Understanding: file in the format of the task; default: the evaluation sets of the "
+        help="Not translation: file in the format of the task; default: the evaluation sets of the "
         "run."
     ),
 ]
