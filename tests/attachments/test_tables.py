@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
+from transformers import GPT2Config, GPT2DoubleHeadsModel
 
 import floater
 from floater.attachments.layouts import LAYOUTS
@@ -379,3 +381,126 @@ def test_an_encoder_of_tables_needs_a_table() -> None:
         floater.TableFlowConfig().build(1, 8)
     encoder = floater.TableFlowConfig(length=8, scaling="cycle").build(1, 8)
     assert isinstance(encoder, TableFlow)
+
+
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "camembert", "mpnet"])
+@pytest.mark.parametrize("first", [0, 1, 2, 7])
+def test_rows_that_a_caller_chooses_are_the_models_own(name: str, first: int) -> None:
+    """`position_ids` of RoBERTa are rows of its table, also those before the first token's."""
+    ids = long_batch(name, 10)["input_ids"]
+    inputs = {"input_ids": ids, "position_ids": torch.arange(first, first + 10).unsqueeze(0)}
+    with torch.no_grad():
+        before = logits(make(name), inputs)
+        model, attached = extend(name, exact=True)
+        assert torch.equal(logits(model, inputs), before)
+        attached.merge()
+        assert torch.equal(logits(model, inputs), before)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet"])
+def test_masked_places_of_embeddings_keep_their_positions(name: str) -> None:
+    torch.manual_seed(0)
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 5:] = 0
+    inputs = {"inputs_embeds": torch.randn(2, 12, 16), "attention_mask": mask}
+    with torch.no_grad():
+        before = logits(make(name), inputs)
+        model, _ = extend(name, exact=True)
+        assert torch.equal(logits(model, inputs), before)
+
+
+def test_several_inputs_per_example() -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=20)
+    model = GPT2DoubleHeadsModel(config).eval()
+    ids = torch.randint(3, VOCABULARY, (2, 3, 9))
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        floater.extend(model, 40)
+        assert torch.equal(model(input_ids=ids).logits, before)
+        assert model(input_ids=ids.repeat(1, 1, 4)).logits.shape[2] == 36
+
+
+def test_only_the_trained_rows_determine_the_waves() -> None:
+    path = torch.tensor(waving([0.05, 0.4], 40, 16)).float()
+    frequencies = []
+    for seed in (0, 1):
+        model = make("bert")
+        torch.manual_seed(seed)
+        rows = torch.cat((path[:24], torch.randn(16, 16)))
+        model.base_model.embeddings.position_embeddings.weight.data.copy_(rows)
+        config: Any = floater.extend(model, 80, trained=24).config
+        frequencies.append(config.frequencies)
+    assert frequencies[0] == frequencies[1]
+
+
+def test_what_peft_trained_is_merged() -> None:
+    model, attached = extend("bert", move=False)
+    settings = LoraConfig(target_modules=["query", "value"], modules_to_save=["floater"])
+    adapted = get_peft_model(model, settings)
+    live = floater.attachment(adapted)
+    assert live is not None
+    assert live is not attached
+    shake(live)
+    whole = adapted.merge_and_unload()
+    inputs = long_batch("bert", 2 * LIMIT)
+    with torch.no_grad():
+        expected = logits(whole, inputs)
+        attached.merge()
+        assert torch.equal(logits(whole, inputs), expected)
+
+
+def test_a_model_with_lora_is_extended() -> None:
+    model = make("bert")
+    adapted = get_peft_model(model, LoraConfig(target_modules=["query"]))
+    floater.extend(adapted, 2 * LIMIT)
+    with torch.no_grad():
+        assert logits(adapted, long_batch("bert", 2 * LIMIT)).isfinite().all()
+
+
+@pytest.mark.parametrize("end", ["merge", "detach"])
+def test_an_attachment_that_was_removed_is_not_merged_again(end: str) -> None:
+    model, attached = extend("bert")
+    getattr(attached, end)()
+    rows = len(model.base_model.embeddings.position_embeddings.weight)
+    with pytest.raises(AttachmentError, match="merged or detached before"):
+        attached.merge()
+    assert len(model.base_model.embeddings.position_embeddings.weight) == rows
+
+
+@pytest.mark.parametrize("scaling", ["linear", "group"])
+def test_inputs_past_the_extension_are_refused_where_rows_would_repeat(scaling: str) -> None:
+    model, _ = extend("bert", move=False, scaling=scaling)
+    with torch.no_grad(), pytest.raises(floater.FloaterError, match="extended to 80 positions"):
+        logits(model, long_batch("bert", 2 * LIMIT + 1))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("scaling", ["waves", "cycle"])
+def test_damaged_tables_are_refused(scaling: str, value: float) -> None:
+    model = make("bert")
+    model.base_model.embeddings.position_embeddings.weight.data[3, 0] = value
+    with pytest.raises(ArgumentError, match="the row of position 3 does not"):
+        floater.extend(model, 80, scaling=scaling)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@pytest.mark.parametrize("scaling", TABLE_SCALINGS)
+def test_tiny_tables_are_extended(scaling: str, rows: int) -> None:
+    model = make("bert")
+    attached = floater.extend(model, 30, scaling=scaling, trained=rows)  # type: ignore[arg-type]
+    with torch.no_grad():
+        assert logits(model, long_batch("bert", 30)).isfinite().all()
+    attached.merge()
+
+
+def test_models_without_memory_and_lengths_without_a_number_are_refused() -> None:
+    with torch.device("meta"):
+        empty = make("bert")
+    with pytest.raises(ArgumentError, match="device meta"):
+        floater.extend(empty, 80)
+    with pytest.raises(ArgumentError, match="`length` must be a number of tokens"):
+        floater.extend(make("bert"), None)  # type: ignore[arg-type]
+    _, attached = extend("bert")
+    with pytest.raises(floater.FloaterError, match="GB"):
+        attached.merge(10**10)

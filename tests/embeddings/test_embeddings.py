@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModel
+from transformers import AutoModel, BartConfig, GPT2Config
 
 from command_line import mistake, said
 from floater.errors import ConfigError, DataError
@@ -136,6 +136,8 @@ def test_long_inputs_are_read_as_the_config_says(reading: str, settings: dict[st
             assert isinstance(windows, list)
             count = len(windows) // 2
             assert count == (2 if reading == "windows" else 1)
+            read_tokens = [token for row in windows[:count] for token in row[1:-1] if len(row) > 2]
+            assert len(read_tokens) == {"whole": 58, "truncate": 38, "windows": 58}[reading]
             for name, own in (("first", windows[:count]), ("second", windows[count:])):
                 weights = torch.tensor([float(len(row)) for row in own])[:, None]
                 expected = F.normalize((weights * embed(model, own)).sum(0), dim=0)
@@ -243,7 +245,7 @@ def test_documents_may_be_lines_of_text(tmp_path: Path) -> None:
 
 def test_too_few_long_documents_are_refused(tmp_path: Path) -> None:
     path = write_documents(tmp_path / "a.jsonl", 3)
-    with pytest.raises(DataError, match="at least two documents of 900 tokens, but holds 0"):
+    with pytest.raises(DataError, match="at least two documents of 900 tokens, but 0 are used"):
         half_inputs(
             read((path,), "parts"),
             tokenizer(),
@@ -258,3 +260,38 @@ def test_too_few_long_documents_are_refused(tmp_path: Path) -> None:
 def test_a_window_longer_than_what_is_read_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="`window` must be at most `valid_length`, 100"):
         task(settings, reading="windows", window=200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"valid_length": 200}, "must have positions for 200 tokens .*, but has 132"),
+        ({"reading": "windows", "window": 80, "positions": {}}, "for 80 tokens .*, but has 66"),
+        ({"valid_length": 80, "positions": {}}, "for 80 tokens .*, but has 66"),
+    ],
+)
+def test_inputs_without_positions_are_refused_before_training(
+    changes: dict[str, Any], message: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(task(settings, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_models_without_an_embedding_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    BartConfig().save_pretrained(tmp_path / "bart")
+    GPT2Config().save_pretrained(tmp_path / "gpt2")
+    for name, changes, message in (
+        ("bart", {}, "encoder-decoder"),
+        ("gpt2", {"pooling": "first"}, "`pooling` must be mean"),
+    ):
+        model = {"name": str(tmp_path / name)}
+        with pytest.raises(ConfigError, match=message):
+            run(task(settings, model=model, **changes), tmp_path / "run")
+
+
+@pytest.mark.parametrize("limit", ["max_train", "max_valid"])
+def test_one_document_is_not_enough(limit: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    data = {**settings["data"], limit: 1}
+    with pytest.raises(DataError, match="at least two documents of 64 tokens, but 1 is used"):
+        run(task(settings, data=data), tmp_path / "run")

@@ -187,6 +187,18 @@ def test_a_folder_of_sentence_transformers_stays_one(
     assert found == {"max_seq_length": 200, "do_lower_case": False}
 
 
+def test_a_damaged_table_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model(tmp_path / "roberta")
+    model = AutoModel.from_pretrained(source)
+    model.embeddings.position_embeddings.weight.data[9] = float("nan")
+    model.save_pretrained(source)
+    command = ["extend", source, "--length", 200, "--out", tmp_path / "long"]
+    assert "the row of position 7 does not" in mistake(monkeypatch, capsys, *command)
+    assert not (tmp_path / "long").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

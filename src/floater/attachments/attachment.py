@@ -266,7 +266,12 @@ class Attachment(SiteEncoders):
         Args:
             length: number of positions. Default: that of the extension.
         """
-        merge_table(self.context, self.encoders, length)
+        if not self._installation.installed:
+            raise AttachmentError(
+                "`merge` needs an attachment that is part of its model, but this one was merged or "
+                "detached before."
+            )
+        merge_table(self.context, self.context.live().encoders, length)
         self.detach()
 
     def detach(self) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..encoders import (
     EncoderConfig,
@@ -109,6 +109,13 @@ def fit_built_in(config: BuiltIn, base: nn.Module, layout: Layout, padding: int 
     if isinstance(config, PhaseFlowConfig):
         return fit_phases(config, positions_of(base), base, layout)
     rows = table_rows(base, layout, padding)
+    if config.length is not None and config.length > len(rows):
+        raise ArgumentError(
+            f"`length` of a TableFlowConfig must be at most the {len(rows)} positions of the "
+            f"model's table, but is {config.length}."
+        )
+    rows = rows[: config.length]
+    _check_rows(rows, type(base).__name__)
     if (
         config.exact
         and config.scaling in ("linear", "group")
@@ -119,13 +126,22 @@ def fit_built_in(config: BuiltIn, base: nn.Module, layout: Layout, padding: int 
             f"{config.scaling!r}, but {type(base).__name__} generates one token after the other; "
             "choose another scaling."
         )
-    fitted = config.fitted_to(rows)
-    if fitted.length is not None and fitted.length > len(rows):
+    return config.fitted_to(rows)
+
+
+def _check_rows(rows: Tensor, name: str) -> None:
+    """Refuse a table that cannot be continued."""
+    if rows.device.type == "meta":
         raise ArgumentError(
-            f"`length` of a TableFlowConfig must be at most the {len(rows)} positions of the "
-            f"model's table, but is {fitted.length}."
+            f"The position table of {name} must be in memory, but is on the device meta; load the "
+            "model first."
         )
-    return fitted
+    broken = (~rows.detach().isfinite().all(-1)).nonzero()
+    if len(broken):
+        raise ArgumentError(
+            f"The position table of {name} must hold finite numbers, but the row of position "
+            f"{int(broken[0])} does not; load undamaged weights."
+        )
 
 
 def built_in_size(config: BuiltIn, base: nn.Module, layout: Layout) -> int:

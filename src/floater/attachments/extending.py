@@ -10,6 +10,7 @@ from ..encoders import PhaseFlowConfig, TableFlowConfig
 from ..encoders.phases import Scaling
 from ..encoders.tables import TableScaling
 from ..errors import ArgumentError, LayoutError, brief
+from .adapters import inner_model
 from .attaching import attach, attachment
 from .attachment import Attachment
 from .building import positions_of
@@ -17,7 +18,7 @@ from .context import NAME
 from .layouts import LAYOUTS, Layout, base_of
 from .table_rows import extended_stacks, table_rows
 
-_LONGEST = 2**24
+LONGEST = 2**24
 """Number of tokens of the longest inputs."""
 
 
@@ -54,17 +55,20 @@ def extend(
         The attachment. `floater.save_pretrained` saves it with the model; `Attachment.merge` turns
         a model with a longer table into a plain one.
     """
-    for name, value in (("length", length), ("trained", trained)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LONGEST
-        ):
+    for name, value in (("length", length), ("trained", 1 if trained is None else trained)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST:
             raise ArgumentError(
-                f"`{name}` must be a number of tokens, from 1 to {_LONGEST:,}, but is {value!r}."
+                f"`{name}` must be a number of tokens, from 1 to {LONGEST:,}, but is {value!r}."
             )
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"`model` must be a Hugging Face model, but is {brief(model)}.")
     kind = getattr(getattr(model, "config", None), "model_type", None)
     layout = LAYOUTS.get(str(kind))
+    if layout is not None and layout.fixed_length:
+        raise LayoutError(
+            f"`extend` serves models that take inputs of any length, but the encoder of "
+            f"{type(model).__name__} takes those of one length only."
+        )
     if layout is None or not extendable(layout):
         known = ", ".join(name for name, own in LAYOUTS.items() if extendable(own))
         raise LayoutError(
@@ -119,7 +123,7 @@ def _extend_table(
     exact: bool,
     trained: int | None,
 ) -> Attachment:
-    base = base_of(model)
+    base = base_of(inner_model(model))
     rows = len(table_rows(base, layout, layout.padding_of(base.config)))
     if trained is not None and trained > rows:
         raise ArgumentError(

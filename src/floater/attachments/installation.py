@@ -26,6 +26,8 @@ class Installation:
     def __init__(self, context: HookContext) -> None:
         self.context = context
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self.installed = False
+        """Whether the model is changed at present."""
 
     def install(self, base: nn.Module, positions: Literal["keep", "replace"]) -> None:
         """Change the model; undone if anything fails.
@@ -47,12 +49,14 @@ class Installation:
                 if handle is not None:
                     self._handles.append(handle)
             self._install_attention()
+            self.installed = True
         except Exception:
             self.remove()
             raise
 
     def remove(self) -> None:
         """Undo all changes; the model is as it was before."""
+        self.installed = False
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

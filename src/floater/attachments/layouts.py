@@ -91,6 +91,8 @@ class Layout:
     """Self-attention calls transformers' attention interface with a mask and a scale, and has a key
     for every token so far: relative positions can enter there.
     """
+    fixed_length: bool = False
+    """Its encoder takes inputs of one length only."""
 
     def padding_of(self, config: Any) -> int | None:
         """Id of the padding token of a model with this config; None if it has none."""
@@ -328,7 +330,7 @@ LAYOUTS: dict[str, Layout] = {
         plain_attention=True,
     ),
     "t5": Layout(_t5(), "consecutive"),
-    "whisper": Layout(_seq2seq("learned"), "position_ids"),
+    "whisper": Layout(_seq2seq("learned"), "position_ids", fixed_length=True),
     "wav2vec2": Layout(
         {
             "encoder": StackLayout(

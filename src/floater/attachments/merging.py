@@ -47,6 +47,7 @@ def merge_table(context: HookContext, encoders: nn.ModuleDict, length: int | Non
             f"`length` must be at least the {encoder.length} positions of the model's own table, "
             f"but is {length!r}."
         )
+    encoder.check_length(length)
     module: Any = stack.positions_module
     offset = context.table_offset(stack)
     table = longer_table(encoder, module.weight[offset:], length)

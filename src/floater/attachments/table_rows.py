@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,11 +11,8 @@ from torch import Tensor, nn
 
 from ..encoders import TableFlow, TableFlowConfig
 from ..encoders.tables import SHARE
-from ..errors import LayoutError
+from ..errors import LayoutError, LengthError
 from .layouts import Layout, StackLayout
-
-_FIXED_LENGTH = ("whisper",)
-"""Architectures whose encoder takes inputs of one length only."""
 
 
 def extended_stacks(layout: Layout) -> dict[str, StackLayout]:
@@ -24,6 +22,8 @@ def extended_stacks(layout: Layout) -> dict[str, StackLayout]:
     tables = {
         name: stack for name, stack in layout.stacks.items() if stack.positions_kind == "learned"
     }
+    if layout.fixed_length:
+        return {}
     return {"encoder": tables["encoder"]} if len(tables) > 1 else tables
 
 
@@ -36,8 +36,7 @@ def table_rows(base: nn.Module, layout: Layout, padding: int | None) -> Tensor:
         padding: id of the padding token.
     """
     name = type(base).__name__
-    model_type = str(getattr(getattr(base, "config", None), "model_type", ""))
-    if model_type in _FIXED_LENGTH:
+    if layout.fixed_length:
         raise LayoutError(
             f'sites="table" needs a model that takes inputs of any length, but the encoder of '
             f"{name} takes those of one length only."
@@ -70,8 +69,10 @@ class AddedRows:
         encodings: vectors [(B,) L, dim] to add.
         places: positions [1 or B, L] of the tokens, integers, or real numbers where tokens have
             times of their own.
-        is_token: which [B, L] are no padding; None if that is not known. Padding has the last row
-            before that of position 0, where there is one.
+        is_token: which [B, L] are no padding; None if that is not known.
+        unpadded: the same as the model itself sees it, which gives padding the last row before that
+            of position 0; None if it numbers padding like tokens.
+        given: rows [1 or B, L] that the caller chose, some of them before that of position 0.
         encoder: the encoder.
         offset: rows of the table before that of position 0.
     """
@@ -79,6 +80,8 @@ class AddedRows:
     encodings: Tensor
     places: Tensor
     is_token: Tensor | None
+    unpadded: Tensor | None
+    given: Tensor | None
     encoder: TableFlow
     offset: int
 
@@ -93,15 +96,32 @@ class AddedRows:
         places = self.places.to(table.device)
         added = self.encodings.to(table.device, table.dtype)
         whole = own_rows(rows, places, config) + added
+        last = places if self.is_token is None else places * self.is_token.to(places.device)
+        self._check_length(last)
         if config.exact and self.encoder.by_input:
-            last = places if self.is_token is None else places * self.is_token.to(places.device)
             short = (last.amax(-1) < len(rows))[:, None, None]
             plain = rows[places.long().clamp(max=len(rows) - 1)]
             whole = torch.where(short, plain, whole)
-        if self.offset and self.is_token is not None:
-            is_token = self.is_token.to(table.device).unsqueeze(-1)
-            whole = torch.where(is_token, whole, table[self.offset - 1])
+        if self.given is not None:
+            given = self.given.to(table.device)
+            before = table[given.clamp(max=self.offset - 1)]
+            return torch.where((given < self.offset).unsqueeze(-1), before, whole)
+        if self.offset and self.unpadded is not None:
+            unpadded = self.unpadded.to(table.device).unsqueeze(-1)
+            whole = torch.where(unpadded, whole, table[self.offset - 1])
         return whole
+
+    def _check_length(self, last: Tensor) -> None:
+        """Refuse positions past the extension, where several of them would share the last row."""
+        longest = math.ceil(self.encoder.config.factor * self.encoder.length)
+        if torch.compiler.is_compiling() or not self.encoder.by_input:
+            return
+        if (found := int(last.max()) + 1) > longest:
+            raise LengthError(
+                f"The position table was extended to {longest} positions with the scaling "
+                f"{self.encoder.config.scaling!r}, but {found} are needed; extend it further, or "
+                "shorten the input."
+            )
 
 
 def own_rows(rows: Tensor, places: Tensor, config: TableFlowConfig) -> Tensor:

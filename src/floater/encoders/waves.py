@@ -47,7 +47,8 @@ def wave_frequencies(rows: Tensor, count: int) -> list[float]:
 def waves(places: Tensor, frequencies: Tensor) -> Tensor:
     """Return 1 and the cosines and sines [*places.shape, 1 + 2·frequencies] at places."""
     angles = places.unsqueeze(-1) * frequencies
-    return torch.cat((torch.ones_like(angles[..., :1]), angles.cos(), angles.sin()), -1)
+    constant = torch.ones_like(places).unsqueeze(-1)
+    return torch.cat((constant, angles.cos(), angles.sin()), -1)
 
 
 @torch.no_grad()

@@ -134,26 +134,36 @@ def _write(model: Any, where: str, length: int, trained: int, out: Path, console
     """Write the model, its tokenizer and a figure of its positions. A longer table becomes part of
     the model where its architecture allows it.
     """
-    tokenizer = load_tokenizer(where, pads=False)
-    tokenizer.model_max_length = length
+    tokenizer = _longer_tokenizer(where, length)
     attached = attachment(model)
     encoder = None if attached is None else next(iter(attached.encoders.values()))
     if attached is None or not isinstance(encoder, PhaseFlow | TableFlow):
         raise RunError(f"{out} must hold a model with longer positions, but does not.")
     if isinstance(encoder, PhaseFlow):
         save_pretrained(model, out)
+        tokenizer.save_pretrained(str(out))
         draw_clocks(encoder, length, trained, out / "phases.png")
     else:
         path = TablePath.of(attached, length)
         print_text(console, path.describe())
         if (warning := path.warning()) is not None:
             print_text(console, f"warning: {warning}")
-        _write_table(model, where, length, out, console)
-        path.draw(out / "table.png")
-    tokenizer.save_pretrained(str(out))
+        with staging_folder(out, base=True) as staging:
+            path.draw(staging / "table.png")
+            tokenizer.save_pretrained(str(staging))
+            _write_table(model, where, length, staging, console)
 
 
-def _write_table(model: Any, where: str, length: int, out: Path, console: Console) -> None:
+def _longer_tokenizer(where: str, length: int) -> Any:
+    """The tokenizer of a model for longer inputs; a limit of its own is removed."""
+    tokenizer: Any = load_tokenizer(where, pads=False)
+    tokenizer.model_max_length = length
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return tokenizer
+
+
+def _write_table(model: Any, where: str, length: int, folder: Path, console: Console) -> None:
     """Write a model with a longer table: as a plain one if possible."""
     attached = attachment(model)
     assert attached is not None
@@ -161,11 +171,10 @@ def _write_table(model: Any, where: str, length: int, out: Path, console: Consol
         attached.merge(length)
     except AttachmentError as error:
         print_text(console, f"The folder needs this package to be loaded. {error}")
-        save_pretrained(model, out)
+        save_pretrained(model, folder)
         return
-    with staging_folder(out, base=True) as staging:
-        model.save_pretrained(staging)
-        copy_sentence_transformers(Path(where), staging, length)
+    model.save_pretrained(folder)
+    copy_sentence_transformers(Path(where), folder, length)
 
 
 def _config(where: str) -> Any:

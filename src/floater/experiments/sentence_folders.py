@@ -31,10 +31,12 @@ def copy_sentence_transformers(source: Path, target: Path, length: int) -> None:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     for name in folders:
-        if name and Path(name).name == name and (source / name).is_dir():
+        if not name or Path(name).is_absolute() or ".." in Path(name).parts:
+            continue
+        if (source / name).is_dir():
             shutil.copytree(source / name, target / name)
-        elif name and Path(name).name == name:
-            (target / name).mkdir()  # a module without settings
+        else:
+            (target / name).mkdir(parents=True)  # a module without settings
     lengths = {"max_seq_length": length}
     if (source / _LENGTHS).is_file():
         with reading(source / _LENGTHS, ConfigError, "it is damaged: restore a copy."):

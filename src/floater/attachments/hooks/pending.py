@@ -65,6 +65,10 @@ class PendingEncodings:
             context.indices == "mask",
             known_stack=not context.layout.by_pattern,
         )
+        self._given = self._given_rows(arguments)
+        if self._given is not None:
+            offset = context.table_offset(context.stack(stack))
+            self._own = TokenPositions((self._given - offset).clamp(min=0), None)
         if self._own is not None:
             context.check_model_positions(stack, self._own)
         self._past = cached_length(arguments)
@@ -134,15 +138,34 @@ class PendingEncodings:
         encoder = self._encoders.encoders["table"]
         assert stack.built_in is not None
         assert isinstance(encoder, TableFlow)
-        tokens = [value for value in self._arguments.values() if isinstance(value, Tensor)]
-        encodings, positions = self.encodings(tokens[0]).rows(stack.built_in)
+        ids, embeddings = self._arguments["input_ids"], self._arguments["inputs_embeds"]
+        # several inputs per example [batch, choices, length] enter the blocks as rows
+        tokens = ids.flatten(0, -2) if isinstance(ids, Tensor) else embeddings
+        assert isinstance(tokens, Tensor)
+        encodings, positions = self.encodings(tokens).rows(stack.built_in)
         return AddedRows(
             encodings,
-            positions.all_places(self._encoders.delta, tokens[0].device),
+            positions.all_places(self._encoders.delta, tokens.device),
             self._lengths.tokens(positions),
+            positions.is_token,
+            None if positions.times is not None else self._given,
             encoder,
             self._context.table_offset(stack),
         )
+
+    def _given_rows(self, arguments: dict[str, Any]) -> Tensor | None:
+        """The rows of its position table that a caller chose with `position_ids`, in a model whose
+        table has rows before that of position 0.
+        """
+        context = self._context
+        given = arguments.get("position_ids")
+        if (
+            context.layout.numbering != "padding"
+            or context.stack(self._stack).built_in is None
+            or not isinstance(given, Tensor)
+        ):
+            return None
+        return given.unsqueeze(0) if given.dim() == 1 else given
 
     def record_positions(self, output: Any) -> Any:
         """An encoder's output with the positions of its tokens, for a decoder that is called

@@ -13,6 +13,8 @@ from ...encoders import TableFlowConfig
 from ...encoders.tables import TABLE_SCALINGS
 from ..understanding.config import FineTuning, FurtherSets, UnderstandingConfig
 
+_SPECIAL = 4
+"""More special tokens than a window has."""
 Files = Annotated[tuple[Path, ...], Field(min_length=1)]
 
 
@@ -86,9 +88,11 @@ class EmbeddingsConfig(UnderstandingConfig):
         """Tokens of a window in evaluation, and number of windows of each half."""
         if self.reading == "whole":
             return self.valid_length, 1
+        window = min(self.window, self.valid_length)
         if self.reading == "truncate":
-            return self.window, 1
-        return self.window, math.ceil(self.valid_length / self.window)
+            return window, 1
+        # windows have special tokens of their own, which take room
+        return window, math.ceil(self.valid_length / max(window - _SPECIAL, 1))
 
     def variants(self) -> dict[str, UnderstandingConfig]:
         """Truncation, windows, fixed scalings of the position table, and this config."""

@@ -83,6 +83,7 @@ class HalfInputs(Dataset[Halves]):
         length: tokens of a window, with special tokens.
         windows: number of windows of each half.
         seed: of random places; None to begin at the beginning.
+        most: tokens of a half that are read, with special tokens of one window; None for all.
     """
 
     def __init__(
@@ -92,11 +93,14 @@ class HalfInputs(Dataset[Halves]):
         length: int,
         windows: int,
         seed: int | None,
+        most: int | None = None,
     ) -> None:
         self._documents, self._windows = documents, windows
         self._seed, self._epoch = seed, 0
         self._before, self._after = special_tokens(tokenizer)
-        self._room = length - len(self._before) - len(self._after)
+        special = len(self._before) + len(self._after)
+        self._room = length - special
+        self._most = None if most is None else most - special
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that determines the windows."""
@@ -119,6 +123,7 @@ class HalfInputs(Dataset[Halves]):
             random = np.random.default_rng([self._seed, self._epoch, number])
             firsts = [random.integers(max(len(half) - self._room, 0) + 1) for half in halves]
             halves = [half[first:] for half, first in zip(halves, firsts, strict=True)]
+        halves = [half[: self._most] for half in halves]
         parts = [
             half[number * self._room : (number + 1) * self._room]
             for half in halves
@@ -138,6 +143,7 @@ def half_inputs(
     shortest: int,
     most: int | None,
     seed: int | None,
+    read_tokens: int | None = None,
 ) -> HalfInputs:
     """Encode the halves of documents.
 
@@ -149,15 +155,16 @@ def half_inputs(
         shortest: documents of fewer tokens are left out.
         most: number of documents to use, always the same ones; None for all.
         seed: of random windows; None to begin at the beginning.
+        read_tokens: tokens of a half that are read in all; None for all of its windows.
     """
     rows = tokens_of_lines(Text(split.texts, split.name), tokenizer)
     long = [row for row in rows if len(row) >= shortest]
-    if len(long) < 2:
-        raise DataError(
-            f"{split.name} must hold at least two documents of {shortest} tokens, but holds "
-            f"{len(long)}."
-        )
     chosen = sample(len(long), most)
     if chosen is not None:
         long = [long[number] for number in chosen]
-    return HalfInputs(long, tokenizer, length, windows, seed)
+    if len(long) < 2:
+        raise DataError(
+            f"{split.name} must hold at least two documents of {shortest} tokens, but "
+            f"{len(long)} {'is' if len(long) == 1 else 'are'} used."
+        )
+    return HalfInputs(long, tokenizer, length, windows, seed, read_tokens)

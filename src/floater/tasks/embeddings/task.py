@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
 
-from ...errors import RunError
+from ...attachments.layouts import LAYOUTS, position_limit
+from ...encoders import TableFlowConfig
+from ...errors import ConfigError, RunError
+from ...files import reading
+from ..understanding.models import locate
 from ..understanding.problem import Batch, Measure, Predictions
 from ..understanding.resampling import mean
 from ..understanding.task import UnderstandingTask
@@ -34,6 +40,44 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
     def measures(self) -> dict[str, Measure]:
         return {"accuracy": mean(0), "mrr": mean(1)}
 
+    def check(self, path: Path) -> None:
+        """Refuse inputs that the model has no positions for, and models that give no embedding."""
+        where = locate(self.config.model.name)
+        with reading(f"The config of {where}", ConfigError, "check its config.json."):
+            settings: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        if getattr(settings, "is_encoder_decoder", False):
+            raise ConfigError(
+                f"`name` of `model` must be an encoder, but {self.config.model.name} is an "
+                "encoder-decoder."
+            )
+        layout = LAYOUTS.get(str(settings.model_type))
+        if self.config.pooling == "first" and layout is not None and "decoder" in layout.stacks:
+            raise ConfigError(
+                f"`pooling` must be mean for {self.config.model.name}, whose first token sees no "
+                "other one, but is first."
+            )
+        limit = self._limit(settings)
+        longest = self.config.evaluated()[0]
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"{self.config.model.name} must have positions for {longest} tokens (`valid_length`"
+                f" or `window`), but has {limit}; read less, or extend its table further "
+                "(positions: {sites: table, encoder: {kind: table, factor: …}})."
+            )
+
+    def _limit(self, settings: Any) -> int | None:
+        """The number of positions of the model with its encoder; None if there is no limit."""
+        positions = self.config.positions
+        if positions.encoder is not None and positions.own == "replace":
+            return None
+        limit = position_limit(settings)
+        table = positions.table
+        if isinstance(positions.encoder, TableFlowConfig):
+            table = positions.encoder
+        if table is None or limit is None:
+            return limit
+        return math.ceil(table.factor * (table.length or limit))
+
     def splits(self) -> dict[str, DocumentTexts]:
         settings = self.config.data
         files = {"train": settings.train, "valid": settings.valid, **settings.more}
@@ -55,6 +99,7 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
             shortest=settings.min_tokens if training else settings.min_valid_tokens,
             most=settings.max_train if training else settings.max_valid,
             seed=config.seed if training else None,
+            read_tokens=None if training else config.valid_length,
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
