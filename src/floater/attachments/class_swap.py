@@ -35,6 +35,19 @@ def change_class(module: nn.Module, new: type) -> None:
     module.__class__ = new
 
 
+def swap_in(module: nn.Module, mixin: type, carrier: object) -> None:
+    """Put the methods of a mixin in front of those of a module, with the carrier that they use."""
+    change_class(module, swapped_class(mixin, type(module)))
+    module.carrier = carrier  # type: ignore[assignment]
+
+
+def swap_out(module: nn.Module, mixin: type) -> None:
+    """Undo :func:`swap_in`; does nothing to other modules."""
+    if isinstance(module, mixin):
+        change_class(module, type(module).__bases__[1])
+        del module.carrier
+
+
 def has_own_forward(module: nn.Module) -> bool:
     """Whether the module has a forward of its own, which a change of its class would not reach."""
     return "forward" in module.__dict__ and not any(

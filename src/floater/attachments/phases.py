@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LayoutError
-from .class_swap import ClassSwapMixin, change_class, check_class_counts, swapped_class
+from .class_swap import ClassSwapMixin, check_class_counts, swap_in, swap_out
 from .layouts import Layout
 
 if TYPE_CHECKING:
@@ -100,12 +100,9 @@ class _Phased(ClassSwapMixin):
 def equip_phases(module: nn.Module, carrier: Carrier) -> None:
     """Let the rotary positions of a model take encodings."""
     check_class_counts(module, "with the model's rotary positions")
-    change_class(module, swapped_class(_Phased, type(module)))
-    module.carrier = carrier  # type: ignore[assignment]
+    swap_in(module, _Phased, carrier)
 
 
 def restore_phases(module: nn.Module) -> None:
     """Undo :func:`equip_phases`."""
-    if isinstance(module, _Phased):
-        change_class(module, type(module).__bases__[1])
-        del module.carrier
+    swap_out(module, _Phased)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .class_swap import ClassSwapMixin, change_class, check_class_counts, swapped_class
+from .class_swap import ClassSwapMixin, check_class_counts, swap_in, swap_out
 
 if TYPE_CHECKING:
     from .hooks.carrier import Carrier
@@ -28,12 +28,9 @@ class _Grown(ClassSwapMixin):
 def equip_table(module: nn.Module, carrier: Carrier) -> None:
     """Let the position table of a model take encodings."""
     check_class_counts(module, "with the model's position table")
-    change_class(module, swapped_class(_Grown, type(module)))
-    module.carrier = carrier  # type: ignore[assignment]
+    swap_in(module, _Grown, carrier)
 
 
 def restore_table(module: nn.Module) -> None:
     """Undo :func:`equip_table`."""
-    if isinstance(module, _Grown):
-        change_class(module, type(module).__bases__[1])
-        del module.carrier
+    swap_out(module, _Grown)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..class_swap import ClassSwapMixin, change_class, swapped_class
+from ..class_swap import ClassSwapMixin, swap_in, swap_out
 from .arguments import ENCODINGS_ARGUMENT
 from .pending import PendingEncodings
 
@@ -62,12 +62,9 @@ class _Carried(ClassSwapMixin):
 
 def carry(block: nn.Module, carrier: Carrier) -> None:
     """Let a block get its encodings from a carrier."""
-    change_class(block, swapped_class(_Carried, type(block)))
-    block.carrier = carrier  # type: ignore[assignment]
+    swap_in(block, _Carried, carrier)
 
 
 def uncarry(block: nn.Module) -> None:
     """Undo :func:`carry`."""
-    if isinstance(block, _Carried):
-        change_class(block, type(block).__bases__[1])
-        del block.carrier
+    swap_out(block, _Carried)
