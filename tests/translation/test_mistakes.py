@@ -76,7 +76,10 @@ def test_a_bad_file_is_named_before_anything_starts(
             {"positions": {"encoder": {"kind": "flwo"}}},
             f"encoder: `kind` must be one of {', '.join(ENCODER_CONFIGS)}, but is 'flwo'.",
         ),
-        ({"positions": {"sites": {"blocks": [1]}}}, "give a `kind` (input, blocks, qkv or phases)"),
+        (
+            {"positions": {"sites": {"blocks": [1]}}},
+            "give a `kind` (input, blocks, qkv, phases or table)",
+        ),
         ({"model": {"heads": 3}}, "`dim` must be even and divisible by `heads` (3), but is 16"),
         ({"training": {"precision": "fp16"}}, "fp16, which needs a GPU, but there is none"),
         ({"init_scale": 0.1}, "`init_scale` belongs to a warm start"),
