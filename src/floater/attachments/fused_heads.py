@@ -108,8 +108,8 @@ class QueryGroups:
 
     def spread(self, encoding: Tensor) -> Tensor:
         """Repeat the encodings [..., size of k] of the heads of k for their heads of q."""
-        heads: Tensor = encoding.unflatten(-1, (-1, self.head_size))
-        return heads.repeat_interleave(self.queries, -2).flatten(-2)
+        heads: Tensor = encoding.unflatten(-1, (-1, 1, self.head_size))
+        return heads.expand(*heads.shape[:-2], self.queries, -1).flatten(-3)
 
 
 def count_heads(base: nn.Module, stack: str = "encoder") -> tuple[int, int] | None:
