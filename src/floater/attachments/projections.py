@@ -179,8 +179,11 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None, added: Tensor) -> T
 def _repeated(added: Tensor, batch: int) -> Tensor:
     """A fresh matrix with the rows of a bias [(B,) L, out] for every row of a batch.
 
-    `Tensor.repeat` does the same and takes three times as long for matrices of this size.
+    `Tensor.repeat` does the same and takes three times as long for matrices of this size. Graphs
+    use it, because expansion would fix their lengths.
     """
+    if torch.compiler.is_compiling():
+        return added.repeat(batch, 1) if added.dim() == 2 else added.flatten(0, 1).clone()
     length = added.shape[-2]
     rows = added.expand(batch, length, -1).clone(memory_format=torch.contiguous_format)
     return _flatten_rows(rows, batch * length)
