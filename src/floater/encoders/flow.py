@@ -18,6 +18,7 @@ from ..errors import ArgumentError
 from ..ode import RK4, Dopri5, Midpoint, Pieces, Solver, Trajectory, outside_graphs
 from ..times import check_times
 from .base import Encoder, EncoderConfig
+from .weight_changes import WeightChanges
 
 LENGTH = 512
 """Largest `length` that a config takes over from a model; longer models see most inputs far from
@@ -113,8 +114,9 @@ class Flow(Encoder):
     """p(t) of dp/dt = h(t, p) from a learned p(start) for each site.
 
     All calls share a solution until a weight changes, by whatever means: the weights are compared
-    bit for bit with those the solution belongs to. Each call creates a new autograd node, so that
-    micro-batches can be accumulated: one solve, and one reverse sweep per backward pass.
+    bit for bit with those the solution belongs to (on accelerators, see `compares_weights`). Each
+    call creates a new autograd node, so that micro-batches can be accumulated: one solve, and one
+    reverse sweep per backward pass.
 
     With `origin_scale` > 0 each site has a fixed random origin o: its path starts at o + p(start),
     and its encodings are p(t) - o. Then h tells the sites apart from the first update on, although
@@ -131,6 +133,11 @@ class Flow(Encoder):
     """
 
     origins: Tensor | None
+    compares_weights: bool = False
+    """Whether the host waits for the comparison of weights also on other devices than the CPU. By
+    default it trusts there that changes are made in place, which PyTorch counts, and looks at the
+    comparison later: other changes raise an error within some calls.
+    """
 
     def __init__(
         self,
@@ -225,7 +232,8 @@ class Flow(Encoder):
         solution = self._solution
         if solution is None or not (solution.fits(tensors) and solution.equals(tensors)):
             self.solves += 1
-            solution = self._solution = _Solution(self, tensors)
+            plan = [] if solution is None else solution.finish()
+            solution = self._solution = _Solution(self, tensors, plan)
         return solution
 
     def kept_state(self) -> dict[str, Tensor]:
@@ -280,10 +288,17 @@ class Flow(Encoder):
 
 
 class _Solution:
-    """A trajectory with the weights it belongs to."""
+    """A trajectory with the weights it belongs to.
 
-    def __init__(self, flow: Flow, tensors: list[Tensor]) -> None:
+    Args:
+        flow: the encoder.
+        tensors: its weights.
+        plan: lengths of steps to try.
+    """
+
+    def __init__(self, flow: Flow, tensors: list[Tensor], plan: Sequence[float] = ()) -> None:
         self._tensors = tensors
+        self._changes = WeightChanges(tensors, waits=flow.compares_weights)
         self.weights = [tensor.detach().clone() for tensor in tensors]
         self._initial, self._start = flow.initial, flow.start()
         self.trajectory = Trajectory(
@@ -295,7 +310,15 @@ class _Solution:
             keep_dense=True,
             # frozen weights of a model in training may be unfrozen later
             keep_stages=flow.training or any(tensor.requires_grad for tensor in tensors),
+            plan=plan,
         )
+
+    def finish(self) -> list[float]:
+        """Return lengths of steps to try in the next solve; raise if this one served changed
+        weights.
+        """
+        self._changes.check()
+        return self.trajectory.next_plan
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Return whether these are the same tensors, with the same shape, type and device.
@@ -321,10 +344,7 @@ class _Solution:
 
     def equals(self, tensors: list[Tensor]) -> bool:
         """Return whether these are the weights of this solution, bit for bit."""
-        return all(
-            torch.equal(tensor, weight)
-            for tensor, weight in zip(tensors, self.weights, strict=True)
-        )
+        return self._changes.none(tensors, self.weights)
 
 
 class _StepCounter:

@@ -3,6 +3,7 @@
 from .activations import ACTIVATIONS as ACTIVATIONS
 from .activations import Activation as Activation
 from .callable_field import CallableField as CallableField
+from .device import runs_ahead as runs_ahead
 from .fields import Dynamics as Dynamics
 from .fields import Field as Field
 from .gradient_method import ProvidesField as ProvidesField

@@ -79,7 +79,7 @@ class CallableField(Field):
     def stage(self, time: float, slope: Tensor, tape: Tensor) -> None:
         slope.copy_(self(time, tape))
 
-    def combine(self, weights: Tensor, stages: Stages) -> Tensor:
+    def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
         return weights @ stages.slopes
 
     def reverse(self) -> Reverse:

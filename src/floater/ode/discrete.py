@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import StaleTrajectoryError
+from .device import runs_ahead, to_device
 from .fields import Carry, StageBlock, StepCotangents
 from .gradient_method import (
     GradientMethod,
@@ -21,6 +22,7 @@ from .gradient_method import (
 )
 from .kernel import mix
 from .output import OutputRequest, evaluate
+from .output_rows import OutputRows, index
 from .pieces import Pieces
 from .stepper import Stepper
 
@@ -159,13 +161,14 @@ class Cotangents(Protocol):
     def before_any_step(self) -> Tensor:
         """Return the sum of the cotangents, for a solve without any step."""
 
-    def moments(self, step: int, out: Tensor, later: Tensor) -> None:
-        """Compute the cotangents [degree, size] of the step's polynomial.
+    def moments(self, first: int, out: Tensor, later: Tensor) -> None:
+        """Compute the cotangents [steps, degree, size] of the polynomials of consecutive steps.
 
         Args:
-            step: number of the step.
+            first: number of the first step.
             out: the result; written.
-            later: cotangent of p at the end of the step when called, at its start on return.
+            later: cotangent of p at the end of the last of them when called, at the start of the
+                first on return.
         """
 
 
@@ -179,9 +182,10 @@ class _CoefficientCotangents:
     def before_any_step(self) -> Tensor:
         raise AssertionError("there is at least one polynomial")
 
-    def moments(self, step: int, out: Tensor, later: Tensor) -> None:
-        torch.add(self._gradient[step, 1:], later, out=out)
-        later += self._gradient[step, 0]
+    def moments(self, first: int, out: Tensor, later: Tensor) -> None:
+        for step in reversed(range(len(out))):
+            torch.add(self._gradient[first + step, 1:], later, out=out[step])
+            later += self._gradient[first + step, 0]
 
 
 class _Outputs:
@@ -211,7 +215,30 @@ class _Outputs:
     def before_any_step(self) -> Tensor:
         return self._gradient.sum(0)
 
-    def moments(self, step: int, out: Tensor, later: Tensor) -> None:
+    def moments(self, first: int, out: Tensor, later: Tensor) -> None:
+        if runs_ahead(out) and self._moments_at_once(first, out, later):
+            return
+        for step in reversed(range(len(out))):
+            self._step_moments(first + step, out[step], later)
+
+    def _moments_at_once(self, first: int, out: Tensor, later: Tensor) -> bool:
+        """Compute the cotangents of many steps with a few operations; whether that was done."""
+        request, count = self._request, len(out)
+        rows = OutputRows.of(self._stepper, request.ascending, first, count)
+        if rows is None or rows.wasteful:
+            return False
+        steps, powers = rows.on_device(out)
+        numbers = rows.times if request.order is None else request.order[rows.times]
+        cotangents = self._gradient[index(numbers, out)].view(*powers.shape[:2], -1)
+        gathered = out.new_zeros(count, powers.shape[2], out.shape[2])
+        gathered.index_copy_(0, steps, powers.transpose(1, 2) @ cotangents)
+        after = gathered[:, 0].flip(0).cumsum(0).flip(0)  # of a step's own outputs and all later
+        torch.add(gathered[:, 1:], later, out=out)
+        out[:-1].add_(after[1:].unsqueeze(1))
+        later += after[0]
+        return True
+
+    def _step_moments(self, step: int, out: Tensor, later: Tensor) -> None:
         inside = self._inside(step)
         if inside is None:
             out.copy_(later)
@@ -272,7 +299,7 @@ class _Sweep:
         # Column s couples stage s to the stages after it. What comes after the step depends on the
         # new state as stage S does.
         coupling = torch.tensor(tableau.coupling, dtype=torch.float64)
-        self._coupling = torch.cat((coupling, coupling[-1:])).to(self._initial)
+        self._coupling = to_device(torch.cat((coupling, coupling[-1:])), self._initial)
 
     def run(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Return the gradients of p(start) and of the field's inputs."""
@@ -289,21 +316,20 @@ class _Sweep:
         stepper, reverse, carry = self._stepper, self._reverse, self._carry
         stages = stepper.tableau.stages
         moments = self._initial.new_empty(count, stepper.tableau.degree, self._initial.numel())
-        for step in reversed(range(count)):
-            self._outputs.moments(first + step, moments[step], self._later)
+        self._outputs.moments(first, moments, self._later)
         lengths = torch.tensor(stepper.lengths[first : first + count], dtype=torch.float64)
         begins = torch.tensor(stepper.grid[first : first + count], dtype=torch.float64)
         times = begins.unsqueeze(1) + self._nodes * lengths.unsqueeze(1)  # [count, S]
-        weights = (self._dense * lengths.view(-1, 1, 1)).to(self._initial)
+        weights = to_device(self._dense * lengths.view(-1, 1, 1), self._initial)
+        couplings = self._coupling * to_device(lengths, self._initial).view(-1, 1, 1)
         block = StageBlock(times, tape)
         outputs = reverse.output_cotangents(moments, weights, block)
         slopes = self._initial.new_empty(len(tape), stepper.field.width)
         reverse.open_block(block)
         for step in reversed(range(count)):
             row = step * (stages - 1)
-            scaled_coupling = self._coupling * stepper.lengths[first + step]
             step_slopes = slopes[row : row + stages]
-            reverse.step(StepCotangents(row, scaled_coupling, step_slopes, outputs[step]), carry)
+            reverse.step(StepCotangents(row, couplings[step], step_slopes, outputs[step]), carry)
             reverse.gather(row + 1, carry.tail[:-1])
             carry.shared_outputs = outputs[step, 0]
         if first:

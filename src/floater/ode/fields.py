@@ -104,6 +104,7 @@ class Field(ABC):
         spent: evaluations of h that building the field took.
         own_weights: whether the field has copies of its weights, so that changing the weights does
             not affect it.
+        adds_constants: whether `combined_constants` are needed.
     """
 
     initial: Tensor
@@ -114,6 +115,7 @@ class Field(ABC):
     stage_only: int = 0
     spent: int = 0
     own_weights: bool = True
+    adds_constants: bool = False
 
     @abstractmethod
     def enter(self) -> Tensor:
@@ -159,26 +161,61 @@ class Field(ABC):
             self.stage(times[s], terms.each_slope[s], tape_rows[s])
 
     @abstractmethod
-    def combine(self, weights: Tensor, stages: Stages) -> Tensor:
-        """Return weighted sums [r, size] of the slopes of p, from weights [r, S] of the stages."""
+    def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
+        """Return weighted sums [r, size] of the slopes of p.
+
+        Args:
+            weights: of the stages [r, S].
+            constants: what `combined_constants` returned, on the device.
+            stages: the stages.
+        """
+
+    def combined_constants(
+        self, times: Sequence[float], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the weights [r, k] of what time and biases add to sums of slopes.
+
+        Args:
+            times: times of the stages.
+            weights: of the stages in each sum [r, S].
+        """
+        return np.zeros((len(weights), 0))
 
     @abstractmethod
     def reverse(self) -> Reverse:
         """Return the accumulator of one reverse sweep."""
 
-    def gradient_error(self, attempt: Attempt) -> float:
+    def measure(self, attempt: Attempt, rtol: float, atol: float) -> StepError:
+        """Measure the error of a step against the tolerances, which set the scale per element."""
+        return self.step_error(self.norms(attempt, rtol, atol).cpu().tolist())
+
+    def norms(self, attempt: Attempt, rtol: float, atol: float) -> Tensor:
+        """Return the numbers that the error of a step follows from, as a tensor, for which the host
+        need not wait.
+        """
+        scale = torch.maximum(attempt.before.abs(), attempt.after.abs()).mul_(rtol).add_(atol)
+        relative = torch.linalg.vector_norm(attempt.error / scale)
+        return torch.stack((relative, scale.sum(), *self.gradient_norms(attempt)))
+
+    def gradient_norms(self, attempt: Attempt) -> tuple[Tensor, ...]:
+        """Return norms for `gradient_error`."""
+        return ()
+
+    def gradient_error(self, norms: Sequence[float]) -> float:
         """Return the error of what the gradient is computed from, beyond the error of the state.
 
         It is 0 where nothing is known about it.
+
+        Args:
+            norms: the values of `gradient_norms`.
         """
         return 0.0
 
-    def measure(self, attempt: Attempt, rtol: float, atol: float) -> StepError:
-        """Measure the error of a step against the tolerances, which set the scale per element."""
-        scale = torch.maximum(attempt.before.abs(), attempt.after.abs()).mul_(rtol).add_(atol)
-        norm = float(torch.linalg.vector_norm(attempt.error / scale))
-        relative = norm / max(1, scale.numel()) ** 0.5
-        return StepError(relative, float(scale.sum()), self.gradient_error(attempt))
+    def step_error(self, norms: Sequence[float]) -> StepError:
+        """Return the error of a step from the values of its `norms`."""
+        relative, scale_sum, *others = norms
+        size = max(1, self.initial.numel())
+        return StepError(relative / size**0.5, scale_sum, self.gradient_error(others))
 
     def unchanged(self) -> bool:
         """Return whether the weights, as far as can be told, are those used in the solve."""

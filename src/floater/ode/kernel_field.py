@@ -103,7 +103,7 @@ class KernelMLPField(MLPField):
         """Return act(·) of stages, in the same layout."""
         return tape.view(-1, self.dim + self.hidden)[:, self.dim :]
 
-    def combine(self, weights: Tensor, stages: Stages) -> Tensor:
+    def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
         return mix(weights, stages.slopes, stages.slopes.new_empty(len(weights), self.width))
 
     def measure(self, attempt: Attempt, rtol: float, atol: float) -> StepError:
@@ -121,8 +121,9 @@ class KernelMLPField(MLPField):
         )
         self.call("measure", tensors, len(tape), (rtol, atol))
         error, scale_sum, *squares = sums.sum(0).tolist()
-        norms = HiddenNorms(*map(math.sqrt, squares))
-        gradient = hidden_layer_error(norms, self.rows * self.hidden, len(tape))
+        activations, integral_error, end_error = map(math.sqrt, squares)
+        norms = HiddenNorms(activations / math.sqrt(len(tape)), integral_error, end_error)
+        gradient = hidden_layer_error(norms, self.rows * self.hidden)
         return StepError(math.sqrt(error / max(1, self.width)), scale_sum, gradient)
 
     def reverse(self) -> Reverse:

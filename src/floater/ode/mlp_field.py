@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from .activations import Activation
+from .device import to_device
 from .fields import Attempt, Field, Reverse, StageBlock, Stages
 
 
@@ -83,7 +84,7 @@ class HiddenNorms(NamedTuple):
     """Norms from which the error of the hidden layer follows.
 
     Attributes:
-        activations: of act(·) at all stages.
+        activations: of act(·), root mean square over the stages.
         integral_error: of the error of its integral over the step.
         end_error: of the error of its values at the end of the step.
     """
@@ -93,7 +94,7 @@ class HiddenNorms(NamedTuple):
     end_error: float
 
 
-def hidden_layer_error(norms: HiddenNorms, width: int, stages: int) -> float:
+def hidden_layer_error(norms: HiddenNorms, width: int) -> float:
     """Return the sum of two errors of the hidden layer, relative to its size.
 
     These are the error of its integral over the step (dL/dW₂ is made of such integrals) and the
@@ -104,16 +105,17 @@ def hidden_layer_error(norms: HiddenNorms, width: int, stages: int) -> float:
     Args:
         norms: of the hidden layer.
         width: number of elements of the hidden layer, of all trajectories together.
-        stages: number of stages.
     """
     count = math.sqrt(width)
-    scale = norms.activations / (math.sqrt(stages) * count)
+    scale = norms.activations / count
     relative = norms.integral_error / (scale * count) if scale > 0 else 0.0
     return relative + norms.end_error / count / max(1.0, scale)
 
 
 class TensorMLPField(MLPField):
     """An MLP's steps by tensor operations: integrates u = W₁p, with one product per stage."""
+
+    adds_constants = True
 
     def __init__(self, initial: Tensor, mlp: MLP) -> None:
         super().__init__(initial, mlp)
@@ -146,25 +148,30 @@ class TensorMLPField(MLPField):
         seen = np.array([self.view(time) for time in times])
         return np.stack((seen, np.ones_like(seen), coupling.sum(1), coupling @ seen), 1)
 
-    def combine(self, weights: Tensor, stages: Stages) -> Tensor:
+    def combined_constants(
+        self, times: Sequence[float], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        seen = np.array([[1.0, self.view(time)] for time in times])
+        return weights @ seen
+
+    def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
         hidden_sums = (weights @ self.activations(stages.tape)).view(-1, self.hidden)
-        seen = weights.new_tensor([[1.0, self.view(time)] for time in stages.times])
-        shift = (weights @ seen) @ self.output_shifts
+        shift = constants @ self.output_shifts
         sums = (hidden_sums @ self.w2.t()).view(len(weights), self.rows, self.dim)
         return sums.add_(shift.unsqueeze(1)).view(len(weights), -1)
 
-    def gradient_error(self, attempt: Attempt) -> float:
+    def gradient_norms(self, attempt: Attempt) -> tuple[Tensor, ...]:
         weights, tape = attempt.error_weights, attempt.stages.tape
         z = self.activations(tape)
         inner_error = ((attempt.length * weights) @ attempt.stages.slopes).view(-1)
-        norms = HiddenNorms(
-            activations=float(torch.linalg.vector_norm(z)),
-            integral_error=float(torch.linalg.vector_norm(weights @ z)),
-            end_error=float(
-                torch.linalg.vector_norm(inner_error.mul_(self.activation.derivative(tape[-1])))
-            ),
+        return (
+            torch.linalg.vector_norm(z) / math.sqrt(len(z)),
+            torch.linalg.vector_norm(weights @ z),
+            torch.linalg.vector_norm(inner_error.mul_(self.activation.derivative(tape[-1]))),
         )
-        return hidden_layer_error(norms, inner_error.numel(), len(z))
+
+    def gradient_error(self, norms: Sequence[float]) -> float:
+        return hidden_layer_error(HiddenNorms(*norms), self.width)
 
     def reverse(self) -> Reverse:
         return _TensorMLPReverse(self)
@@ -182,7 +189,7 @@ class MLPReverse(Reverse):
             [self._view(time) for time in times.reshape(-1).tolist()], dtype=torch.float64
         )
         pair = torch.stack((torch.ones_like(seen), seen)).view(2, *times.shape)
-        return pair.to(self._like.device, self._like.dtype)
+        return to_device(pair, self._like)
 
 
 class _TensorMLPReverse(MLPReverse):

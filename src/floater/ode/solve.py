@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import ArgumentError, StateOverflow, TimesError, brief
 from ..times import as_tensor
 from .adjoint import AdjointGradient
+from .device import runs_ahead
 from .discrete import DiscreteGradient
 from .fields import Dynamics
 from .gradient_method import GradientMethod, GradientProblem, solved_dtype
@@ -22,7 +23,7 @@ from .output import OutputRequest
 from .pieces import Pieces
 from .replay import AutogradGradient
 from .solvers import Adaptive, Dopri5, FixedStep, Solver
-from .stepper import Stepper
+from .stepper import NOT_FINITE, Stepper
 
 Gradient = Literal["discrete", "adjoint", "autograd"]
 _GRADIENT_METHODS: dict[str, type[GradientMethod]] = {
@@ -57,6 +58,9 @@ class Trajectory:
         keep_dense: store the interpolation polynomials, so that any time can be evaluated again.
         keep_stages: store what the gradient "discrete" needs; by default where gradients are
             enabled and something requires them.
+        plan: the `next_plan` of a trajectory of similar dynamics. A device other than the CPU takes
+            steps of these lengths without the host waiting for their errors; it waits once, at the
+            end, and starts again in the usual way if the tolerance is not met.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Trajectory:
         start: float,
         keep_dense: bool,
         keep_stages: bool | None = None,
+        plan: Sequence[float] = (),
     ) -> None:
         _check_arguments(dynamics, initial, solver, gradient, start)
         method = _GRADIENT_METHODS[gradient]
@@ -84,6 +89,7 @@ class Trajectory:
             start,
             keep_stages=keep_stages and method.uses_tape,
             keep_dense=keep_dense,
+            plan=plan,
         )
         self._gradient = method(self._problem, self._stepper)
 
@@ -106,6 +112,11 @@ class Trajectory:
     def grid(self) -> tuple[float, ...]:
         """Times at which the steps begin and end."""
         return tuple(self._stepper.grid)
+
+    @property
+    def next_plan(self) -> list[float]:
+        """Lengths of steps to try for similar dynamics; none on the CPU, where waiting is free."""
+        return self._stepper.next_plan
 
     @property
     def evaluations(self) -> int:
@@ -291,8 +302,9 @@ def _check_arguments(
         raise ArgumentError(
             f"`initial` must contain at least one number, but has shape {tuple(initial.shape)}."
         )
-    if not bool(torch.isfinite(initial.detach()).all()):
-        raise ArgumentError("`initial` must be finite, but contains NaN or infinity.")
+    # Where the host would have to wait for the answer, the first step finds out.
+    if not runs_ahead(initial) and not bool(torch.isfinite(initial.detach()).all()):
+        raise ArgumentError(NOT_FINITE)
     if not isinstance(solver, (Adaptive, FixedStep)):
         raise ArgumentError(
             "`solver` must be Dopri5(), RK4(step), Midpoint(step) or Euler(step), but is "

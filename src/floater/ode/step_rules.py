@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..errors import SolverError, StateOverflow, StepSizeUnderflow, TooManySteps
-from .fields import Attempt, Field
+from .fields import Attempt, Field, StepError
 from .tableaus import Tableau
 
 _SAFETY, _SHRINK, _GROW, _TREND = 0.95, 0.2, 10.0, 0.04
 _LONGEST_GUESS = 1.6  # of a first step; the time between tokens is a tenth of a unit
 _PACE_WINDOW = 4_000  # steps between two checks of the pace, which compare the halves of the window
+_CAUTION = 0.92  # steps are planned this much shorter than they were, to have half the error
+_TOO_SMALL = 0.1  # errors below this: a third fewer steps would do
 _STEADY = 1.1  # steps still grow if the second half gets further than the first by this factor
 _GRADIENT_SLACK = 10.0  # how much larger the error of the gradient may be than that of the state
 _TOO_MANY_STEPS = (
@@ -89,6 +93,35 @@ class StepRule(ABC):
         """Raise if `end` is known to need more steps than allowed."""
         return None
 
+    @property
+    @abstractmethod
+    def tolerances(self) -> tuple[float, float]:
+        """rtol and atol, against which errors are measured."""
+
+    @abstractmethod
+    def plan(self, progress: StepProgress, end: float, known: Sequence[float]) -> list[float]:
+        """Return the lengths of steps from the start towards `end` that can be taken before the
+        error of any of them is known; none if the steps have to wait for it.
+
+        Args:
+            progress: where the steps stand: at the start.
+            end: the time to reach.
+            known: lengths that met the tolerance in an earlier solve of similar dynamics.
+        """
+
+    @abstractmethod
+    def approves(self, progress: StepProgress, errors: Sequence[StepError]) -> bool:
+        """Return whether all planned steps count."""
+
+    @abstractmethod
+    def next_plan(self, lengths: Sequence[float], planned: int) -> list[float]:
+        """Return the lengths to try in the next solve.
+
+        Args:
+            lengths: of the steps of this one.
+            planned: how many of them, the first ones, were planned.
+        """
+
     @abstractmethod
     def propose(self, progress: StepProgress, end: float) -> float:
         """Return the length of the next step on the way to `end`."""
@@ -117,6 +150,21 @@ class FixedSteps(StepRule):
                 f"but max_steps is {self._max_steps}",
                 "take longer steps, raise `max_steps`, or use Dopri5",
             )
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        return 1.0, 1.0
+
+    def plan(self, progress: StepProgress, end: float, known: Sequence[float]) -> list[float]:
+        count = math.ceil((end - progress.start) / self._step)
+        grid = [progress.start + n * self._step for n in range(count + 1)]
+        return [after - before for before, after in itertools.pairwise(grid)]
+
+    def approves(self, progress: StepProgress, errors: Sequence[StepError]) -> bool:
+        return all(math.isfinite(error.relative + error.scale_sum) for error in errors)
+
+    def next_plan(self, lengths: Sequence[float], planned: int) -> list[float]:
+        return []  # a plan needs no lengths from before
 
     def propose(self, progress: StepProgress, end: float) -> float:
         return progress.start + (progress.steps + 1) * self._step - progress.end
@@ -155,6 +203,30 @@ class AdaptiveSteps(StepRule):
         self._rejected = 0
         self._just_rejected = False
         self._last_error: float | None = None
+        self._largest_planned = 0.0
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        return self._rtol, self._atol
+
+    def plan(self, progress: StepProgress, end: float, known: Sequence[float]) -> list[float]:
+        arrivals = itertools.accumulate(known, initial=progress.start)
+        needed = list(itertools.takewhile(lambda arrival: arrival < end, arrivals))
+        return list(known[: min(len(needed), self._max_steps)])
+
+    def approves(self, progress: StepProgress, errors: Sequence[StepError]) -> bool:
+        values = [self._compared(error) for error in errors]
+        self._largest_planned = max(values)
+        if not self._largest_planned <= 1.0 or any(self._overflows(progress, e) for e in errors):
+            return False
+        self.proposal = progress.lengths[-1]
+        self._last_error = max(values[-1], 1e-4)
+        return True
+
+    def next_plan(self, lengths: Sequence[float], planned: int) -> list[float]:
+        if planned and self._largest_planned < _TOO_SMALL:
+            return []
+        return [*lengths[:planned], *(_CAUTION * length for length in lengths[planned:])]
 
     def begin(self, progress: StepProgress) -> None:
         if self.proposal is None:
@@ -231,13 +303,20 @@ class AdaptiveSteps(StepRule):
     def _error(self, progress: StepProgress, attempt: Attempt) -> float:
         """Return the estimated error of a step; 1 is the largest that is accepted."""
         measured = progress.field.measure(attempt, self._rtol, self._atol)
-        if not math.isfinite(measured.relative + measured.scale_sum):
-            return math.inf
-        dtype = attempt.error.dtype
-        if measured.scale_sum > 1e-3 * self._rtol * torch.finfo(dtype).max:
+        error = self._compared(measured)
+        if math.isfinite(measured.scale_sum) and self._overflows(progress, measured):
+            dtype = progress.state.dtype
             raise progress.failure(StateOverflow, f"the state is about to overflow {dtype}")
+        return error
+
+    def _compared(self, measured: StepError) -> float:
         gradient = measured.gradient / (_GRADIENT_SLACK * self._rtol)
-        return max(measured.relative, gradient) if math.isfinite(gradient) else math.inf
+        if not math.isfinite(measured.relative + measured.scale_sum + gradient):
+            return math.inf
+        return max(measured.relative, gradient)
+
+    def _overflows(self, progress: StepProgress, measured: StepError) -> bool:
+        return measured.scale_sum > 1e-3 * self._rtol * torch.finfo(progress.state.dtype).max
 
     def _after_success(self, error: float, power: float) -> float:
         """Return the next length over this one, from the size and the trend of the error."""

@@ -1,0 +1,60 @@
+"""Whether weights have changed since a solution was computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import StaleTrajectoryError
+from ..ode import runs_ahead
+
+_CALLS_PER_CHECK = 16
+
+
+class WeightChanges:
+    """Compares weights with copies of them, bit for bit.
+
+    On the CPU the answer is there at once. On another device the host would have to wait for it in
+    every forward pass. There the counters decide that PyTorch increases with every change in place.
+    They miss changes through `.data`, so the device compares all the same, and the host looks at
+    the results after some calls.
+
+    Args:
+        tensors: the weights.
+        waits: wait for the comparison on every device.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], *, waits: bool) -> None:
+        untracked = any(tensor.is_inference() for tensor in tensors)
+        self._waits = waits or untracked or not any(map(runs_ahead, tensors))
+        self._versions = [] if self._waits else [tensor._version for tensor in tensors]
+        self._missed: Tensor | None = None
+        self._calls = 0
+
+    def none(self, tensors: Sequence[Tensor], copies: Sequence[Tensor]) -> bool:
+        """Return whether the weights equal their copies, as far as can be told without waiting."""
+        pairs = list(zip(tensors, copies, strict=True))
+        if self._waits:
+            return all(torch.equal(tensor, copy) for tensor, copy in pairs)
+        if [tensor._version for tensor in tensors] != self._versions:
+            return False
+        with torch.no_grad():
+            differs = torch.stack([(tensor != copy).any() for tensor, copy in pairs]).any()
+            self._missed = differs if self._missed is None else self._missed | differs
+        self._calls += 1
+        if self._calls % _CALLS_PER_CHECK == 0:
+            self.check()
+        return True
+
+    def check(self) -> None:
+        """Raise if weights had changed although their counters had not."""
+        if self._missed is not None and bool(self._missed):
+            raise StaleTrajectoryError(
+                "The weights of a flow must be changed in place (under torch.no_grad()), but were "
+                "changed through `.data`, which PyTorch does not count, so that forward passes used"
+                " encodings of the weights before; set `floater.encoders.Flow.compares_weights = "
+                "True`, or change the weights themselves."
+            )
+        self._missed = None
