@@ -6,8 +6,14 @@ import torch
 from torch import Tensor, nn
 
 import floater
-from contestants import torchdiffeq
 from floater.encoders import Encoder, Flow
+
+try:
+    import torchdiffeq
+except ImportError:
+    torchdiffeq = None
+
+INSTALLED = torchdiffeq is not None
 
 STEPS_PER_TOKEN = 5
 KEEP_FOR = 16

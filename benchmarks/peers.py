@@ -52,6 +52,7 @@ class Peer(nn.Module):
                 attn_kv_heads=shape.key_heads,
                 attn_flash=True,
                 ff_mult=shape.feed_forward / shape.width,
+                rotary_emb_dim=shape.width // shape.heads,
                 rotary_pos_emb="rotary_pos_emb" in SETTINGS[name],
             ),
         )

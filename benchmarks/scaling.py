@@ -165,11 +165,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"rows": rows, "exponents": {path: exponents(found) for path, found in rows.items()}}
 
 
+def series_of(factor: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows in which only this factor varies, by its value."""
+    return sorted((row for row in rows if factor in row["factors"]), key=lambda row: row[factor])
+
+
 def exponents(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the slope and its standard error by factor, for seconds and evaluations."""
     found = {}
     for factor in FACTORS:
-        series = [row for row in rows if factor in row["factors"]]
+        series = series_of(factor, rows)
         values = [row[factor] for row in series]
         slopes = {
             cost: fit(values, [row[cost] for row in series]) for cost in ("seconds", "evaluations")
@@ -182,7 +187,7 @@ def exponents(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def report(results: dict[str, Any]) -> None:
     for path, rows in results["rows"].items():
         for factor in FACTORS:
-            series = [row for row in rows if factor in row["factors"]]
+            series = series_of(factor, rows)
             if not series:
                 continue
             slope = results["exponents"][path].get(factor)

@@ -37,22 +37,27 @@ from __future__ import annotations
 
 import argparse
 import gc
-import resource
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from torch import nn
-
-import contestants
+import paper_flow
 import peers
 from paper_flow import KEEP_FOR, solve_as_the_paper
 from step_models import CHANGEABLE, SHAPES, VARIANTS, Batch, Shape, batch, build, sensible, shape_of
-from training_step import StepAndSolver, TrainingStep
+from training_memory import peak, peaks
+from training_step import (
+    BASE,
+    CACHED,
+    CONTROL,
+    PAPER,
+    StepAndSolver,
+    TrainingStep,
+    variant,
+)
 from turns import (
     Parser,
     begin,
@@ -67,12 +72,9 @@ from turns import (
 )
 
 SIZES: dict[str, int | None] = {"pairs": 40, "threads": 2, "accumulate": 1, "paper-rounds": 3}
-BASE, CONTROL = "untouched", "untouched-again"
-PAPER, CACHED = "paper", "paper-cached"
 NAMES = (*VARIANTS, PAPER, CACHED, *peers.SETTINGS)
 STATE_BYTES = 12  # of a weight and its two moments in AdamW; gradients are freed after each step
 RESERVE = 3e9  # for gradients and activations of one step, and the libraries
-MEMORY_STEPS = 3
 
 
 @dataclass
@@ -93,17 +95,6 @@ class Row:
             facts["solver_seconds"] = median(self.solver)
             facts["solver_share"] = median(self.solver) / median(self.times)
         return measured(self.base, self.times, **facts)
-
-
-def variant(name: str, shape: Shape) -> nn.Module:
-    """Return the model of a variant."""
-    if name in peers.SETTINGS:
-        return peers.Peer(name, shape)
-    model = build(shape)
-    VARIANTS["flow" if name == PAPER else name](model, shape)
-    if name == PAPER:
-        solve_as_the_paper(model)
-    return model
 
 
 # --- time ---
@@ -170,6 +161,7 @@ class Timing:
                 flow.keep(self._shape.length)
             return paper(batches)
 
+        variants: dict[str, Callable[[list[Batch]], float]]
         variants = {BASE: plain, "kept": keeping, PAPER: solving}
         times = take_turns(self._arguments.paper_rounds, variants, self._batches)
         pairs = list(zip(times[PAPER], times["kept"], strict=True))
@@ -206,43 +198,6 @@ def report(arguments: argparse.Namespace, shape: Shape, rows: dict[str, Row]) ->
     )
 
 
-# --- memory ---
-
-
-def peak(name: str, shape: Shape, arguments: argparse.Namespace) -> int:
-    """Return the largest resident size of this process after a few steps, in bytes."""
-    step = TrainingStep(variant(name, shape))
-    for _ in range(MEMORY_STEPS):
-        step([batch(shape) for _ in range(arguments.accumulate)])
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def peaks(names: Sequence[str], shape: Shape, arguments: argparse.Namespace) -> None:
-    """Print and save the largest resident size of each variant.
-
-    A new process starts from the largest size of this one, which holds no model and stays small.
-    """
-    command = [sys.executable, __file__, "--model", arguments.model, "--peak"]
-    for option in (*CHANGEABLE, "threads", "accumulate"):
-        if getattr(arguments, option) is not None:
-            command += [f"--{option}", str(getattr(arguments, option))]
-    sizes: dict[str, int] = {}
-    for name in dict.fromkeys((BASE, CONTROL, *names)):
-        if name != CACHED and name not in peers.SETTINGS:
-            told = subprocess.run(
-                [*command, "--variants", name], check=True, capture_output=True, text=True
-            )
-            sizes[name] = int(told.stdout.split()[-1])
-    extra = {name: size / sizes[BASE] - 1 for name, size in sizes.items()}
-    facts = {name: {"bytes": size, "extra": extra[name]} for name, size in sizes.items()}
-    save(arguments, "memory", model=arguments.model, shape=asdict(shape), variants=facts)
-    show(
-        f"Peak memory of {MEMORY_STEPS} training steps, {arguments.model}",
-        ("variant", "resident", "extra"),
-        ((n, f"{size / 1e6:,.0f} MB", f"{100 * extra[n]:+.2f} %") for n, size in sizes.items()),
-    )
-
-
 # --- the command line ---
 
 
@@ -271,9 +226,7 @@ def _chosen(parser: Parser, arguments: argparse.Namespace) -> list[str]:
     if unknown:
         parser.error(f"argument --variants: must be of {', '.join(NAMES)}, but has {unknown[0]!r}")
     reasons = {
-        name: "torchdiffeq is not installed"
-        for name in (PAPER, CACHED)
-        if not contestants.INSTALLED
+        name: "torchdiffeq is not installed" for name in (PAPER, CACHED) if not paper_flow.INSTALLED
     }
     for name in peers.SETTINGS:
         if not peers.INSTALLED:
@@ -292,9 +245,9 @@ def main(given: Sequence[str] | None = None) -> int:
     shape = shape_of(arguments)
     begin(arguments.threads)
     if arguments.peak:
-        print(peak(arguments.variants[0], shape, arguments))
+        print(peak(arguments, shape))
     elif arguments.memory:
-        peaks(arguments.variants, shape, arguments)
+        peaks(Path(__file__), arguments, shape)
     else:
         timing = Timing(shape, arguments)
         timing.run(arguments.variants)

@@ -12,10 +12,24 @@ from torch import Tensor, nn
 import floater
 from floater.encoders import Flow
 from floater.training import parameter_groups
-from paper_flow import PaperFlow
-from step_models import STRETCH, Batch
+from paper_flow import PaperFlow, solve_as_the_paper
+from peers import SETTINGS, Peer
+from step_models import STRETCH, VARIANTS, Batch, Shape, build
 
 RATE = 1e-5
+BASE, CONTROL = "untouched", "untouched-again"
+PAPER, CACHED = "paper", "paper-cached"
+
+
+def variant(name: str, shape: Shape) -> nn.Module:
+    """Return the model of a variant."""
+    if name in SETTINGS:
+        return Peer(name, shape)
+    model = build(shape)
+    VARIANTS["flow" if name == PAPER else name](model, shape)
+    if name == PAPER:
+        solve_as_the_paper(model)
+    return model
 
 
 class TrainingStep:
