@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,9 @@ def run(arguments: argparse.Namespace, shape: Shape) -> tuple[dict[str, Any], di
         tasks["generate"] = lambda model: generate(model, arguments.new)
     results: dict[str, Any] = {}
     for task, make in tasks.items():
-        size = (rows, lengths[task])
+        draw = partial(torch.randint, 3, shape.vocabulary, (rows, lengths[task]))
         calls = {name: timed(make(model)) for name, model in variants.items()}
-        times = take_turns(
-            arguments.pairs, calls, lambda size=size: torch.randint(3, shape.vocabulary, size)
-        )
+        times = take_turns(arguments.pairs, calls, draw)
         results[task] = {name: measured(times[PLAIN], times[name]) for name in variants}
     return results, seconds
 

@@ -44,10 +44,8 @@ def peaks(script: Path, arguments: argparse.Namespace, shape: Shape) -> None:
     sizes: dict[str, int] = {}
     for name in dict.fromkeys((BASE, CONTROL, *arguments.variants)):
         if name != CACHED and name not in SETTINGS:
-            told = subprocess.run(
-                [*command, "--variants", name], check=True, stdout=subprocess.PIPE
-            )
-            sizes[name] = int(told.stdout.split()[-1])
+            told = subprocess.check_output([*command, "--variants", name])
+            sizes[name] = int(told.split()[-1])
     extra = {name: size / sizes[BASE] - 1 for name, size in sizes.items()}
     facts = {name: {"bytes": size, "extra": extra[name]} for name, size in sizes.items()}
     save(arguments, "memory", model=arguments.model, shape=asdict(shape), variants=facts)
