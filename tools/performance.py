@@ -23,7 +23,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from floater.files import write_text
-from floater.report.figures import grid, save
+from floater.report.figures import grid
 from results import check_or_write, with_tables
 
 ROOT = Path(__file__).parents[1]
@@ -157,9 +157,9 @@ def machine(record: Record) -> str:
     facts = record["machine"]
     kernel = "with the kernel" if facts["kernel"] else "without the kernel"
     return (
-        f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores, load {facts['load_average']:.1f}"
-        f" at the end; torch {facts['torch']}, transformers {facts['transformers']}, floater "
-        f"{facts['floater']}, {kernel}.\n"
+        f"{facts['cpu']}, {facts['threads']} threads on {facts['cores']} cores, load average "
+        f"{facts['load_average']:.1f} at the end; torch {facts['torch']}, transformers "
+        f"{facts['transformers']}, floater {facts['floater']}, {kernel}.\n"
     )
 
 
@@ -234,7 +234,8 @@ def draw(found: dict[str, Record], folder: Path) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    save(figure, path)
+    """Write an SVG that is the same for the same records."""
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main(given: Sequence[str] | None = None) -> None:
