@@ -17,14 +17,14 @@ INSTALLED = torchdiffeq is not None
 
 STEPS_PER_TOKEN = 5
 KEEP_FOR = 16
-"""Steps that share a solution in the paper's cached variant."""
+"""Steps that share a solution in the cached variant."""
 
 
 class PaperFlow(Encoder):
     """Has the weights of a flow, and its place in a model.
 
-    Every call solves from 0 to the last time, as the authors' code does, with gradients by
-    `odeint_adjoint`.
+    Every call solves from 0 to the last time with fixed steps (Appendix B.1), and its gradient is
+    the continuous adjoint's (Appendix A, `odeint_adjoint`).
 
     Attributes:
         evaluations: evaluations of h in the forward pass of the last call.
