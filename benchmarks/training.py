@@ -74,7 +74,7 @@ from turns import (
 SIZES: dict[str, int | None] = {"pairs": 40, "threads": 2, "accumulate": 1, "paper-rounds": 3}
 NAMES = (*VARIANTS, PAPER, CACHED, *peers.SETTINGS)
 STATE_BYTES = 12  # of a weight and its two moments in AdamW; gradients are freed after each step
-RESERVE = 3e9  # for gradients and activations of one step, and the libraries
+RESERVE = 4.5e9  # for gradients and activations of one step (4 GB for BERT-base) and libraries
 
 
 @dataclass
