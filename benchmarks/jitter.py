@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-import random
 import time
 
 import torch
@@ -26,6 +25,7 @@ from transformers import MarianConfig
 import floater
 from floater.tasks.translation.model import MarianMTModel
 from floater.training import parameter_groups
+from step_models import PAD, STRETCH, translation_batch
 from turns import parse, report, take_turns
 
 SIZES = {
@@ -37,8 +37,6 @@ SIZES = {
     "width": 512,
     "vocabulary": 8000,
 }
-PAD = 1
-STRETCH = 4.0
 
 
 class Variant:
@@ -89,22 +87,6 @@ def build(arguments: argparse.Namespace) -> MarianMTModel:
     return model
 
 
-def batch(tokens: int, longest: int, vocabulary: int) -> dict[str, Tensor]:
-    """Return random pairs of similar length, padded, like the batches of a translation run."""
-    width = random.randint(longest // 2, longest)
-    rows = max(tokens // width, 1)
-    source, target = (torch.randint(3, vocabulary, (rows, width)) for _ in range(2))
-    for side in (source, target):
-        for row in range(rows):
-            side[row, width - random.randint(0, width // 8) :] = PAD
-    return {
-        "input_ids": source,
-        "attention_mask": source.ne(PAD).long(),
-        "decoder_input_ids": target,
-        "labels": target.where(target.ne(PAD), -100),
-    }
-
-
 def main() -> None:
     arguments = parse("jitter", __doc__, SIZES, profile="rows of the profile to print")
     plain = build(arguments)
@@ -116,7 +98,7 @@ def main() -> None:
     }
 
     def draw() -> dict[str, Tensor]:
-        return batch(arguments.tokens, arguments.length, arguments.vocabulary)
+        return translation_batch(arguments.tokens, arguments.length, arguments.vocabulary)
 
     if arguments.profile is None:
         report(arguments, take_turns(arguments.pairs, variants, draw), "stretched times")

@@ -35,13 +35,13 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -69,6 +69,7 @@ from contestants import (
     state_error,
 )
 from floater.files import write_text
+from turns import Parser, number
 
 BURST = 5  # runs of ours before each competitor's run
 MEMORY_LIMIT = 8e9
@@ -300,14 +301,14 @@ class Bench:
     def _rounds(
         self, problem: Problem, ours: Row, entrants: Sequence[tuple[Contestant, Row]]
     ) -> None:
-        for number in range(self.settings.repeats):
+        for turn in range(self.settings.repeats):
             present = [
                 (contestant, row) for contestant, row in entrants if self._affords_another(row)
             ]
             names = ", ".join(contestant.key for contestant, _ in present)
             step(
                 problem.positions,
-                f"round {number + 1} of {self.settings.repeats}: ours, {names}".rstrip(", "),
+                f"round {turn + 1} of {self.settings.repeats}: ours, {names}".rstrip(", "),
             )
             own: list[float] = []
             for contestant, row in present:
@@ -401,27 +402,6 @@ def _cells(row: Row) -> list[str]:
 
 
 # --- the command line ---
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports an error in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def number(kind: type[int] | type[float], least: float) -> Callable[[str], Any]:
-    def read(text: str) -> int | float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value >= least):
-            what = "an integer" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"must be {what} ≥ {least:g}, but is {text!r}")
-        return value
-
-    return read
 
 
 def sizes(text: str) -> tuple[int, ...]:

@@ -1,21 +1,75 @@
-"""Time several variants in turn, in one process; shared by baked.py and frozen.py."""
+"""Options, and timing several variants in turn in one process; shared by the benchmarks."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import platform
 import random
 import statistics
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 from floater.files import write_text
+from floater.ode import kernel
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports an error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def number(kind: type[int] | type[float], least: float) -> Callable[[str], Any]:
+    """Return a reader of numbers for an option, which refuses those below `least`."""
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= least):
+            what = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {what} ≥ {least:g}, but is {text!r}")
+        return value
+
+    return read
+
+
+def options(name: str, description: str | None, sizes: Mapping[str, int | None]) -> Parser:
+    """Return a parser with the options that all benchmarks have.
+
+    Args:
+        name: name of the benchmark.
+        description: its help text.
+        sizes: options with their defaults; all must be positive.
+    """
+    parser = Parser(
+        prog=f"{name}.py",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for option, value in sizes.items():
+        parser.add_argument(f"--{option}", type=number(int, 1), default=value)
+    return parser
+
+
+def begin(threads: int) -> None:
+    """Set up PyTorch and the random numbers."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    torch.manual_seed(0)
+    random.seed(0)
 
 
 def parse(
@@ -29,26 +83,12 @@ def parse(
         sizes: options, `threads` among them, with their defaults; all must be positive.
         **texts: further options, with their help.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for option, value in sizes.items():
-        parser.add_argument(f"--{option}", type=int, default=value)
+    parser = options(name, description, sizes)
     for option, text in texts.items():
         parser.add_argument(f"--{option}", help=text)
     parser.add_argument("--out", type=Path, default=Path(f"benchmarks/results/{name}.json"))
     arguments = parser.parse_args()
-    for option in sizes:
-        if getattr(arguments, option) < 1:
-            print(
-                f"{name}.py: `--{option}` must be positive, but is {getattr(arguments, option)}.",
-                file=sys.stderr,
-            )
-            sys.exit(2)
-    torch.set_num_threads(arguments.threads)
-    torch.set_flush_denormal(True)
-    torch.manual_seed(0)
-    random.seed(0)
+    begin(arguments.threads)
     return arguments
 
 
@@ -113,3 +153,81 @@ def overhead(
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(draws))
     return statistics.median(ratios), medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+
+
+def machine() -> dict[str, Any]:
+    """Return what a time depends on: the machine, the threads, the versions, the kernel."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "floater": version("floater-transformers"),
+        "kernel": kernel.library() is not None,
+    }
+
+
+def _cpu() -> str:
+    """The model of the CPU, as Linux names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+# --- reports of many variants ---
+
+
+def measured(base: list[float], times: list[float], **facts: Any) -> dict[str, Any]:
+    """Return what a report says of a variant: its median, its overhead, and the raw seconds.
+
+    Args:
+        base: seconds of the variant that it is compared with, in the same rounds.
+        times: its own seconds.
+        **facts: further values.
+    """
+    return {
+        "rounds": len(times),
+        "seconds": statistics.median(times),
+        "overhead": overhead(base, times),
+        **facts,
+        "times": times,
+        "base_times": base,
+    }
+
+
+def save(arguments: argparse.Namespace, benchmark: str, **facts: Any) -> None:
+    """Write the JSON of a benchmark, with its settings and the machine."""
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(arguments).items()
+    }
+    result = {"benchmark": benchmark, "settings": settings, "machine": machine(), **facts}
+    write_text(arguments.out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; all columns but the first hold numbers."""
+    table = Table(title=title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(table)
+
+
+def seconds_text(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"
+
+
+def overhead_texts(variant: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the overhead of a variant and its interval, as texts."""
+    middle, low, high = (100 * value for value in variant["overhead"])
+    return f"{middle:+.2f} %", f"{low:+.2f} to {high:+.2f} %"

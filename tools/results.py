@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from floater.files import write_text
@@ -41,22 +42,52 @@ def filled(page: str, records: Path) -> str:
         records: folder with a folder of comparisons for each marker.
     """
 
-    def table(mark: re.Match[str]) -> str:
+    def table(name: str) -> str:
         comparisons = [
             Comparison.from_file(path).model_copy(update={"name": path.stem})
-            for path in sorted((records / mark[1]).glob("*.json"))
+            for path in sorted((records / name).glob("*.json"))
         ]
         if not comparisons:
             print(
-                f"results.py: {records / mark[1]} has no comparison, but the page has a table "
-                f"`{mark[1]}`.",
+                f"results.py: {records / name} has no comparison, but the page has a table "
+                f"`{name}`.",
                 file=sys.stderr,
             )
             sys.exit(2)
         comparisons.sort(key=lambda comparison: _rank(comparison.name))
-        return f"<!-- {mark[1]} -->\n{markdown(comparisons)}<!-- /{mark[1]} -->"
+        return markdown(comparisons)
 
-    return re.sub(r"<!-- ([a-z]+) -->\n.*?<!-- /\1 -->", table, page, flags=re.DOTALL)
+    return with_tables(page, table)
+
+
+def with_tables(page: str, table: Callable[[str], str]) -> str:
+    """Replace what is between the markers of a page.
+
+    Args:
+        page: Markdown with table markers.
+        table: the text for the name of a marker; complete lines, or nothing.
+    """
+
+    def block(mark: re.Match[str]) -> str:
+        return f"<!-- {mark[1]} -->\n{table(mark[1])}<!-- /{mark[1]} -->"
+
+    return re.sub(r"<!-- ([a-z0-9-]+) -->\n.*?<!-- /\1 -->", block, page, flags=re.DOTALL)
+
+
+def check_or_write(path: Path, rebuilt: str, check: bool, advice: str) -> None:
+    """Write a page, or exit with code 1 if that would change it.
+
+    Args:
+        path: the page.
+        rebuilt: its new text.
+        check: write nothing.
+        advice: what a line says of a page that differs.
+    """
+    if not check:
+        write_text(path, rebuilt)
+    elif rebuilt != path.read_text(encoding="utf-8"):
+        print(f"docs/{path.name} {advice}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _rank(name: str) -> int:
@@ -106,17 +137,10 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing")
     arguments = parser.parse_args()
     path = ROOT / "docs" / "results.md"
-    page = path.read_text(encoding="utf-8")
-    rebuilt = filled(page, ROOT / "docs" / "records")
-    if arguments.check:
-        if rebuilt != page:
-            print(
-                "docs/results.md does not match docs/records; run python tools/results.py.",
-                file=sys.stderr,
-            )
-            sys.exit(1)
-    else:
-        write_text(path, rebuilt)
+    rebuilt = filled(path.read_text(encoding="utf-8"), ROOT / "docs" / "records")
+    advice = "does not match docs/records; run python tools/results.py."
+    check_or_write(path, rebuilt, arguments.check, advice)
+    if not arguments.check:
         draw(curves(ROOT / "docs" / "records" / "mlm"), ROOT / "docs" / "figures" / "masked-lm.png")
 
 

@@ -183,9 +183,9 @@ def test_checkpoints_of_the_trainer_carry_the_attachment_and_resume(tmp_path: Pa
 
 TWO = """
 import os, sys, torch
-sys.path.insert(0, os.environ["TESTS"])
+sys.path[:0] = [os.environ["TESTS"], os.environ["TESTS"] + "/training"]
 from attachments.attach_models import make
-from training.test_training import MOVING, Sentences
+from test_training import MOVING, Sentences
 import floater
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
