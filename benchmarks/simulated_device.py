@@ -50,13 +50,13 @@ def use() -> torch.device:
 
 
 class OnDevice(Tensor):
-    """A tensor on the simulated device; `inner` is its content on the CPU."""
+    """A tensor on the simulated device; `contents` are its numbers on the CPU."""
 
-    inner: Tensor
+    contents: Tensor
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> OnDevice:
-        made: OnDevice = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: OnDevice = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
@@ -64,11 +64,11 @@ class OnDevice(Tensor):
             dtype=inner.dtype,
             device=use(),
         )
-        made.inner = inner
+        made.contents = inner
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Any, arguments: Any = (), options: Any = None
     ) -> Any:
         return _run(function, arguments, options or {}, Count())
@@ -78,7 +78,7 @@ class OnDevice(Tensor):
         return torch.tensor(data, dtype=dtype or self.dtype).to(use())
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"OnDevice({self.inner!r})"
+        return f"OnDevice({self.contents!r})"
 
 
 class Count(TorchDispatchMode):
@@ -90,7 +90,7 @@ class Count(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.launches: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
 
@@ -115,14 +115,14 @@ def move(module: nn.Module) -> None:
 def content(tensor: Tensor) -> Tensor:
     """Return what a tensor of the simulated device contains, without counting."""
     assert isinstance(tensor, OnDevice)
-    return tensor.inner
+    return tensor.contents
 
 
 def _run(function: Any, arguments: Any, options: Any, count: Count) -> Any:
     """Run an operation on the contents, count it, and wrap its results."""
     device = options.get("device")
     leaves = pytree.tree_leaves((arguments, options))
-    given = {id(leaf.inner): leaf for leaf in leaves if isinstance(leaf, OnDevice)}
+    given = {id(leaf.contents): leaf for leaf in leaves if isinstance(leaf, OnDevice)}
     there = bool(given) if device is None else torch.device(device).type == NAME
     _count(function.overloadpacket.__name__, arguments, options, there, bool(given), count)
     plain_arguments, plain_options = pytree.tree_map(_plain, (arguments, options))
@@ -138,7 +138,7 @@ def _run(function: Any, arguments: Any, options: Any, count: Count) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, OnDevice):
-        return value.inner
+        return value.contents
     if isinstance(value, torch.device) and value.type == NAME:
         return torch.device("cpu")
     return value

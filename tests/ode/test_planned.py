@@ -191,7 +191,7 @@ def test_changes_in_place_are_noticed_at_once_and_others_a_little_later() -> Non
     flow = FlowConfig(pace="free", zero_init=False, initial_scale=0.5).build(2, 16)
     before = flow.table(8)
     with torch.no_grad():
-        flow.initial += 1
+        flow.initial.add_(1)
     after = flow.table(8)
     assert not torch.allclose(before, after)
     flow.initial.data += 1
@@ -208,7 +208,7 @@ def test_changes_through_data_raise_before_the_next_solve() -> None:
     flow.initial.data += 1
     flow.table(8)
     with torch.no_grad():
-        flow.initial += 1
+        flow.initial.add_(1)
     with pytest.raises(StaleTrajectoryError, match="compares_weights"):
         flow.table(8)
 

@@ -152,7 +152,8 @@ class TensorMLPField(MLPField):
         self, times: Sequence[float], weights: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         seen = np.array([[1.0, self.view(time)] for time in times])
-        return weights @ seen
+        combined: NDArray[np.float64] = weights @ seen
+        return combined
 
     def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
         hidden_sums = (weights @ self.activations(stages.tape)).view(-1, self.hidden)

@@ -45,8 +45,8 @@ class OutputRows:
         """
         ends = np.asarray(stepper.grid[first + 1 : first + count + 1])
         after = np.searchsorted(ascending, ends, side="right")
-        before = np.searchsorted(ascending, stepper.grid[first], side="right") if first else 0
-        begins = np.concatenate(([before], after[:-1]))
+        before = np.searchsorted(ascending, [stepper.grid[first]], side="right") * (first > 0)
+        begins = np.concatenate((before, after[:-1]))
         steps = np.nonzero(after > begins)[0]
         if not len(steps):
             return None
