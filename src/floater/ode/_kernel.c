@@ -5,11 +5,16 @@
    call. The matrices are packed once into panels of 16 columns. Threads own columns, so a product
    needs one barrier, and no result depends on the number of threads.
 
+   Products use AVX-512 where that is faster than AVX2; other processors get what the compiler makes
+   of vectors of eight (NEON on ARM). All add up in the same order, so results agree to the bit
+   wherever multiplication and addition are fused.
+
    Built where a C compiler is found; without it tensor operations compute the same steps. */
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <time.h>
 
 #define PANEL 16
 #define STRETCH 256 /* rows of a panel that stay in the L1 cache while all trajectories use them */
@@ -21,14 +26,9 @@ typedef int32_t i8 __attribute__((vector_size(32)));
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma")))
 #define INLINE static inline __attribute__((always_inline, target("avx2,fma")))
-int floater_usable(void) {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
 #else
 #define WIDE
 #define INLINE static inline __attribute__((always_inline))
-int floater_usable(void) { return 1; }
 #endif
 
 INLINE v8 load(const float *from) { return *(const v8u *)from; }
@@ -141,8 +141,11 @@ typedef struct {
 } Block;
 
 /* Columns first … last of end(left · matrix), for a packed matrix of this depth. `shift` is a row. */
-WIDE static void product(const Team *team, const float *packed, long depth, Block left, Block out, int end, const float *shift,
-                         Block z, long first, long last) {
+typedef void Product(const Team *team, const float *packed, long depth, Block left, Block out, int end, const float *shift,
+                     Block z, long first, long last);
+
+WIDE static void product8(const Team *team, const float *packed, long depth, Block left, Block out, int end, const float *shift,
+                          Block z, long first, long last) {
     for (long column = first; column < last; column += PANEL)
         for (long k = 0; k < depth; k += STRETCH) {
             long deep = depth - k < STRETCH ? depth - k : STRETCH;
@@ -162,6 +165,85 @@ WIDE static void product(const Team *team, const float *packed, long depth, Bloc
             }
         }
 }
+
+static Product *product = product8;
+
+#if defined(__x86_64__)
+/* The same with a whole row of a panel in one register. */
+#define WIDER __attribute__((target("avx512f,avx2,fma")))
+typedef float v16 __attribute__((vector_size(64)));
+typedef float v16u __attribute__((vector_size(64), aligned(4), may_alias));
+
+#define MICRO16(R)                                                                                                        \
+    WIDER static void wide##R(long depth, const float *left, long across, const float *panel, float *out, long stride,    \
+                              int more) {                                                                                 \
+        v16 sum[R];                                                                                                       \
+        for (int r = 0; r < R; r++) sum[r] = more ? (v16) * (const v16u *)(out + r * stride) : (v16){0};                  \
+        for (long k = 0; k < depth; k++) {                                                                                \
+            v16 b = *(const v16u *)(panel + k * PANEL);                                                                   \
+            for (int r = 0; r < R; r++) sum[r] += left[r * across + k] * b;                                               \
+        }                                                                                                                 \
+        for (int r = 0; r < R; r++) *(v16u *)(out + r * stride) = sum[r];                                                 \
+    }
+MICRO16(1) MICRO16(2) MICRO16(3) MICRO16(4) MICRO16(5) MICRO16(6)
+MICRO16(7) MICRO16(8) MICRO16(9) MICRO16(10) MICRO16(11) MICRO16(12)
+static void (*const wide[])(long, const float *, long, const float *, float *, long, int) = {
+    wide1, wide2, wide3, wide4, wide5, wide6, wide7, wide8, wide9, wide10, wide11, wide12};
+
+WIDE static void product16(const Team *team, const float *packed, long depth, Block left, Block out, int end, const float *shift,
+                           Block z, long first, long last) {
+    long blocks = (team->rows + 11) / 12;
+    for (long column = first; column < last; column += PANEL) {
+        for (long k = 0; k < depth; k += STRETCH) {
+            long deep = depth - k < STRETCH ? depth - k : STRETCH;
+            for (long block = 0; block < blocks; block++) {
+                long row = team->rows * block / blocks, count = team->rows * (block + 1) / blocks - row;
+                wide[count - 1](deep, left.at + row * left.stride + k, left.stride, packed + column * depth + k * PANEL,
+                                out.at + row * out.stride + column, out.stride, k > 0);
+            }
+        }
+        if (end == PLAIN) continue;
+        for (long row = 0; row < team->rows; row++)
+            for (long i = column; i < column + PANEL; i += 8) {
+                float *at = out.at + row * out.stride + i;
+                store(at, ended(load(at), end, team->relu, shift + i, z.at + row * z.stride + i));
+            }
+    }
+}
+
+/* Nanoseconds of the fastest of some products of 12 rows. */
+static long trial(Product *tried) {
+    static float matrix[64 * 256] __attribute__((aligned(64))), left[12 * 256], out[12 * 64];
+    Team team = {.rows = 12};
+    long best = 0;
+    for (int i = 0; i < 8; i++) {
+        struct timespec begin, end;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        for (int j = 0; j < 8; j++)
+            tried(&team, matrix, 256, (Block){left, 256}, (Block){out, 64}, PLAIN, out, (Block){out, 64}, 0, 64);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        long passed = (end.tv_sec - begin.tv_sec) * 1000000000L + end.tv_nsec - begin.tv_nsec;
+        if (!best || passed < best) best = passed;
+    }
+    return best;
+}
+
+/* Whether the machine can run the kernel. Registers of products have 8 numbers; with `width` 16 they have 16 where the machine
+   has AVX-512; with 0 only if that is faster, which depends on the machine, while results do not. */
+int floater_usable(int width) {
+    __builtin_cpu_init();
+    if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return 0;
+    product = product8;
+    if (width != 8 && __builtin_cpu_supports("avx512f") && (width == 16 || 10 * trial(product16) < 9 * trial(product8)))
+        product = product16;
+    return 1;
+}
+#else
+int floater_usable(int width) { return width < 16; }
+#endif
+
+/* How many numbers a register of the products has. */
+int floater_width(void) { return product == product8 ? 8 : 16; }
 
 /* start + sum_j weights[j * stride] · terms[j] over some columns; `start` may be missing. */
 WIDE static void weigh(const Team *team, const float *weights, long stride, const float *terms, long count, const float *start,

@@ -1,0 +1,72 @@
+/* Runs the kernel's functions on fixed numbers and prints a hash of each result: compilers and processors that round alike
+   print the same lines. Compiled together with src/floater/ode/_kernel.c; the argument is the number for floater_usable. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int floater_usable(int width);
+int floater_width(void);
+void floater_pack(const float *, long, long, long, long, float *);
+void floater_mix(const float *, const float *, float *, long, long, long, int);
+void floater_pick(const float *, const int64_t *, float *, float *, long, long, long, long, int);
+void floater_unpick(const float *, const int64_t *, float *, float *, long, long, long, long, int);
+void floater_forward(const float *, const float *, float *, const float *, const float *, const float *, float *, long, long,
+                     long, long, int, int);
+void floater_reverse(const float *, const float *, float *, const float *, float *, float *, float *, const float *,
+                     const float *, const float *, long, long, long, long, int, int);
+
+enum { STAGES = 7, DIM = 64, HIDDEN = 48, MOST = 26 };
+
+static uint32_t state = 1;
+static float *numbers(long count, float scale) {
+    float *at = aligned_alloc(64, (size_t)(count * 4 + 63) / 64 * 64);
+    for (long i = 0; i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        at[i] = scale * ((float)(state >> 8) / 8388608.0f - 1.0f);
+    }
+    return at;
+}
+
+static void print(const char *name, long rows, const float *at, long count) {
+    uint64_t hash = 14695981039346656037u;
+    for (long i = 0; i < count * 4; i++) hash = (hash ^ ((const unsigned char *)at)[i]) * 1099511628211u;
+    printf("%s %ld %016llx\n", name, rows, (unsigned long long)hash);
+}
+
+int main(int count, char **arguments) {
+    if (!floater_usable(count > 1 ? atoi(arguments[1]) : 0)) return 1;
+    printf("width %d\n", floater_width());
+    for (long rows = 1; rows <= MOST; rows++) {
+        long size = rows * DIM, deep = rows * HIDDEN;
+        float *first = numbers(DIM * HIDDEN, 0.3f), *second = numbers(DIM * HIDDEN, 0.3f);
+        float *packed1 = numbers(DIM * HIDDEN, 0), *packed2 = numbers(DIM * HIDDEN, 0);
+        float *back1 = numbers(DIM * HIDDEN, 0), *back2 = numbers(DIM * HIDDEN, 0);
+        floater_pack(first, DIM, HIDDEN, HIDDEN, 1, packed1);
+        floater_pack(second, HIDDEN, DIM, DIM, 1, packed2);
+        floater_pack(first, HIDDEN, DIM, 1, HIDDEN, back1);
+        floater_pack(second, DIM, HIDDEN, 1, DIM, back2);
+        float *terms = numbers((1 + STAGES) * size, 1), *tape = numbers(STAGES * (size + deep), 1);
+        float *weights = numbers(STAGES * (1 + STAGES), 0.5f), *shifts = numbers(STAGES * HIDDEN, 1);
+        float *levels = numbers(STAGES * DIM, 1);
+        floater_forward(packed1, packed2, terms, weights, shifts, levels, tape, STAGES, rows, DIM, HIDDEN, rows % 2, 1);
+        print("slopes", rows, terms, (1 + STAGES) * size);
+        print("tape", rows, tape + size + deep, (STAGES - 1) * (size + deep));
+        float *tail = numbers(STAGES * size, 1), *slopes = numbers(STAGES * size, 1), *inner = numbers(STAGES * deep, 1);
+        float *scaled = numbers((STAGES + 1) * STAGES, 0.5f), *next = numbers(size, 1), *shared = numbers(size, 1);
+        float *outputs = numbers(STAGES * size, 1);
+        floater_reverse(back1, back2, tail, scaled, slopes, inner, next, outputs, shared, tape, STAGES, rows, DIM, HIDDEN,
+                        rows % 2, 1);
+        print("cotangents", rows, tail, STAGES * size);
+        float *mixed = numbers(rows * DIM, 0), *picked = numbers(rows * DIM, 0), *polynomials = numbers(6 * DIM * 4, 1);
+        int64_t places[MOST];
+        for (long i = 0; i < rows; i++) places[i] = i / 4 % 4 * 6;
+        floater_mix(numbers(rows * 6, 1), polynomials, mixed, rows, 6, DIM, 1);
+        print("mixed", rows, mixed, rows * DIM);
+        floater_pick(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1);
+        print("picked", rows, picked, rows * DIM);
+        floater_unpick(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1);
+        print("unpicked", rows, polynomials, 6 * DIM * 4);
+    }
+    return 0;
+}
