@@ -143,11 +143,22 @@ def scaling(record: Record) -> str:
     return f"{table((*head, 'per unit of time'), rows)}\n{exponents}"
 
 
+def launches(record: Record) -> str:
+    return table(
+        ("what", "launches", "waits of the host"),
+        [
+            [name, f"{found['launches']:,}", str(found["waits"])]
+            for name, found in record["counts"].items()
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[Record], str]] = {
     "training": training,
     "memory": memory,
     "inference": inference,
     "scaling": scaling,
+    "launches": launches,
 }
 """The table of each benchmark."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater.dynamics import MLPDynamics
 from floater.encoders import Flow, FlowConfig
@@ -199,6 +199,25 @@ def test_changes_in_place_are_noticed_at_once_and_others_a_little_later() -> Non
         flow.table(8)
     with pytest.raises(StaleTrajectoryError, match=r"`\.data`"):
         flow.table(8)
+
+
+@pytest.mark.usefixtures("ahead")
+def test_fused_optimisers_are_noticed_although_they_count_nothing() -> None:
+    flow = FlowConfig(pace="free", zero_init=False, initial_scale=0.5).build(2, 16)
+    optimiser = torch.optim.AdamW(flow.parameters(), lr=0.1, fused=True)
+    for update in range(1, 40):
+        flow.table(8).sum().backward()
+        assert flow.solves == update
+        optimiser.step()
+    flow.requires_grad_(False)
+    flow.table(8)
+    flow.table(8)
+    assert flow.solves == 40
+    other = nn.Parameter(torch.ones(1))
+    other.grad = torch.ones(1)
+    torch.optim.SGD([other], lr=1.0).step()
+    flow.table(8)  # frozen weights do not depend on optimisers
+    assert flow.solves == 40
 
 
 @pytest.mark.usefixtures("ahead")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..errors import StaleTrajectoryError
 from ..ode import runs_ahead
@@ -17,9 +18,10 @@ class WeightChanges:
     """Compares weights with copies of them, bit for bit.
 
     On the CPU the answer is there at once. On another device the host would have to wait for it in
-    every forward pass. There the counters decide that PyTorch increases with every change in place.
-    They miss changes through `.data`, so the device compares all the same, and the host looks at
-    the results after some calls.
+    every forward pass. There the counters decide that PyTorch increases with every change in place,
+    and, since fused optimisers do not increase them, the number of optimiser steps. Both miss
+    changes through `.data`, so the device compares all the same, and the host looks at the results
+    after some calls.
 
     Args:
         tensors: the weights.
@@ -29,7 +31,7 @@ class WeightChanges:
     def __init__(self, tensors: Sequence[Tensor], *, waits: bool) -> None:
         untracked = any(tensor.is_inference() for tensor in tensors)
         self._waits = waits or untracked or not any(map(runs_ahead, tensors))
-        self._versions = [] if self._waits else [tensor._version for tensor in tensors]
+        self._counters = [] if self._waits else _counters(tensors)
         self._missed: Tensor | None = None
         self._calls = 0
 
@@ -38,7 +40,7 @@ class WeightChanges:
         pairs = list(zip(tensors, copies, strict=True))
         if self._waits:
             return all(torch.equal(tensor, copy) for tensor, copy in pairs)
-        if [tensor._version for tensor in tensors] != self._versions:
+        if _counters(tensors) != self._counters:
             return False
         with torch.no_grad():
             differs = torch.stack([(tensor != copy).any() for tensor, copy in pairs]).any()
@@ -58,3 +60,23 @@ class WeightChanges:
                 "True`, or change the weights themselves."
             )
         self._missed = None
+
+
+def _counters(tensors: Sequence[Tensor]) -> list[int]:
+    """Numbers that change with the weights. Those of frozen weights do not depend on optimisers."""
+    trained = any(tensor.requires_grad for tensor in tensors)
+    return [_optimiser_steps.count if trained else 0, *(tensor._version for tensor in tensors)]
+
+
+class _OptimiserSteps:
+    """Counts the steps of all optimisers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        register_optimizer_step_post_hook(self)
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+
+
+_optimiser_steps = _OptimiserSteps()

@@ -226,7 +226,11 @@ class AdaptiveSteps(StepRule):
     def next_plan(self, lengths: Sequence[float], planned: int) -> list[float]:
         if planned and self._largest_planned < _TOO_SMALL:
             return []
-        return [*lengths[:planned], *(_CAUTION * length for length in lengths[planned:])]
+        shorter = [_CAUTION * length for length in lengths[planned:]]
+        missing = math.fsum(lengths[planned:]) - math.fsum(shorter)
+        if shorter:  # the plan gets as far as the steps did
+            shorter += [shorter[-1]] * math.ceil(missing / shorter[-1])
+        return [*lengths[:planned], *shorter]
 
     def begin(self, progress: StepProgress) -> None:
         if self.proposal is None:
