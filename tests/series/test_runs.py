@@ -125,6 +125,18 @@ def test_evaluating_a_file_and_another_run(files: Path, terminal: Said) -> None:
     assert "paired bootstrap|examples:10" in text
 
 
+def test_series_without_a_label_are_named_when_a_file_is_evaluated(
+    files: Path, tmp_path: Path, terminal: Said
+) -> None:
+    text = (files / "seen.csv").read_text()
+    (tmp_path / "more.csv").write_text(text + "stranger,12,heart,80\nstranger,13,heart,81\n")
+    told = said(*terminal, "evaluate", files / "run", "--data", tmp_path / "more.csv")
+    assert "(40 examples)" in told
+    assert "1 series have no label, and were not evaluated" in told
+    told = said(*terminal, "evaluate", files / "run", "--data", files / "seen.csv")
+    assert "no label" not in told
+
+
 def test_a_model_with_another_clock_is_refused(files: Path, tmp_path: Path, terminal: Said) -> None:
     settings = merge(yaml.safe_load((files / "a.yaml").read_text()), {"clock": {"unit": 1}})
     run(task_from(settings), tmp_path / "seconds")

@@ -33,6 +33,12 @@ from .preparation import Preparation, label_of, prepare
 from .synthetic import CLASSES, generate
 
 
+def _without_record(split: SeriesSplit) -> int:
+    """Number of series that have observations but no row in the file of labels."""
+    linked = set(split.records.series.tolist())
+    return len(split.observations.ids) - len(linked - {-1})
+
+
 def _accuracy(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Percentage of rows (score, label, prediction) whose prediction is right."""
     return accuracy(table[:, [2, 1]], counts)
@@ -56,6 +62,7 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
         super().__init__(config)
         self.more_is_better = config.head.kind == "classification"
         self._known: dict[str, SeriesSplit] | None = None
+        self._unlabelled = 0  # series of the file read last
 
     # Data -----------------------------------------------------------------------------------------
 
@@ -111,7 +118,9 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
                 f"{path} must hold series that can be used, but none of its "
                 f"{len(observations.ids):,} {self._reason(whole.records, labelled)}."
             )
-        return SeriesSplit(str(path), observations, whole.records, members[needed])
+        split = SeriesSplit(str(path), observations, whole.records, members[needed])
+        self._unlabelled = _without_record(split) if label else 0
+        return split
 
     def _reason(self, records: Records, labelled: bool) -> str:
         """Why no series can be used."""
@@ -184,8 +193,7 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
         without = int((whole.records.series < 0).sum())
         if without and not self.config.head.asks:
             lines.append(f"{without:,} series have a label but no observation, and are used empty")
-        linked = set(whole.records.series.tolist())
-        unused = len(whole.observations.ids) - len(linked - {-1})
+        unused = _without_record(whole)
         if unused:
             lines.append(f"{unused:,} series have observations but no label, and are not used")
         return lines
@@ -304,13 +312,15 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
     # Commands -------------------------------------------------------------------------------------
 
     def evaluate(self, folder: RunFolder, request: EvaluationRequest, console: Console) -> None:
-        if request.labels is None:
-            super().evaluate(folder, request, console)
-            return
-        data = self.config.data.model_copy(update={"labels": request.labels})
-        other = self.with_config(self.config.model_copy(update={"data": data}))
-        other.__dict__["_classes"] = self._classes  # those of the model, not of the file
-        TimedTask.evaluate(other, folder, request, console)
+        used = self
+        if request.labels is not None:
+            data = self.config.data.model_copy(update={"labels": request.labels})
+            used = self.with_config(self.config.model_copy(update={"data": data}))
+            used.__dict__["_classes"] = self._classes  # those of the model, not of the file
+        used._unlabelled = 0
+        TimedTask.evaluate(used, folder, request, console)
+        if used._unlabelled:
+            console.print(f"{used._unlabelled:,} series have no label, and were not evaluated")
 
     @torch.no_grad()
     def write_predictions(
