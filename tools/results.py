@@ -2,7 +2,8 @@
 
     python tools/results.py [--check]
 
-Each table is between `<!-- NAME -->` and `<!-- /NAME -->`. It is built from all files
+Each table is between `<!-- NAME -->` and `<!-- /NAME -->`. It is built from
+docs/records/NAME/results.json, a copy of what `floater reproduce` wrote, or from all files
 docs/records/NAME/*.json: copies of the comparison.json files of `floater compare` or `floater
 reproduce`, each named after its config. The curves (docs/figures/masked-lm.png) are those of
 docs/records/mlm. With --check nothing is written, and the exit code is 1 if a table differs.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from floater.files import write_text
 from floater.report.figures import grid, save
 from floater.runs.comparison import Comparison
 from floater.runs.folder import RunFolder
+from floater.runs.results import RESULTS, Cell, Mean, Paper, Results
 from floater.tasks.understanding.comparison_tables import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +46,8 @@ def filled(page: str, records: Path) -> str:
     """
 
     def table(name: str) -> str:
+        if (records / name / RESULTS).is_file():
+            return reproduced(Results.read(records / name))
         comparisons = [
             Comparison.from_file(path).model_copy(update={"name": path.stem})
             for path in sorted((records / name).glob("*.json"))
@@ -58,6 +63,28 @@ def filled(page: str, records: Path) -> str:
         return markdown(comparisons)
 
     return with_tables(page, table)
+
+
+def reproduced(results: Results) -> str:
+    """Return the tables of a reproduction, with their notes and its summary."""
+    parts = []
+    for table in results.tables:
+        rows = [[_text(cell) for cell in row] for row in table.rows]
+        lines = [table.columns, ["---"] * len(table.columns), *rows]
+        text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        note = textwrap.fill(f"{table.title}. {table.note}", 100, break_on_hyphens=False)
+        parts.append(f"{note}\n\n{text}")
+    parts += [textwrap.fill(line, 100, break_on_hyphens=False) + "\n" for line in results.summary]
+    return "\n".join(parts)
+
+
+def _text(cell: Cell) -> str:
+    if isinstance(cell, Mean):
+        spread = "" if cell.deviation is None else f" ± {cell.deviation:.{cell.digits}f}"
+        return f"{cell.mean:.{cell.digits}f}{spread}"
+    if isinstance(cell, Paper):
+        return f"{cell.paper:g} (paper)"
+    return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 def with_tables(page: str, table: Callable[[str], str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import results
+from floater.runs.results import Mean, Results, Table
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,3 +127,19 @@ def test_curves_begin_at_the_base_and_end_at_the_runs_own_scores(tmp_path: Path)
             assert points[-1][1] == pytest.approx(scores[run]["valid"]["loss"]["score"], rel=1e-6)
     results.draw(panels, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_tables_of_a_reproduction(tmp_path: Path) -> None:
+    table = Table(
+        title="Series",
+        note="Some stays.",
+        columns=["positions", "auroc", "parameters"],
+        rows=[["flow", Mean(mean=81.571, deviation=2.5, seeds=5, digits=1), 8384]],
+    )
+    found = Results(
+        item="series", scale="small", title="Series", tables=[table], summary=["Best: flow."]
+    )
+    found.write(tmp_path / "series")
+    page = results.filled("<!-- series -->\n<!-- /series -->\n", tmp_path)
+    assert "Series. Some stays.\n\n| positions | auroc | parameters |\n" in page
+    assert "| flow | 81.6 ± 2.5 | 8,384 |\n\nBest: flow.\n<!-- /series -->" in page
