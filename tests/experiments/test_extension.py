@@ -75,6 +75,14 @@ def test_a_fixed_scaling_needs_no_text(
 ) -> None:
     out = tmp_path / "long"
     length = 4 * positions(model)
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    command = ["extend", model, "--length", length, "--scaling", "yarn", "--out", out]
+    assert "must be a new or empty folder, but holds thesis.txt" in mistake(
+        monkeypatch, capsys, *command
+    )
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
+    (out / "thesis.txt").unlink()
     said(
         monkeypatch, capsys, "extend", model, "--length", length, "--scaling", "yarn", "--out", out
     )

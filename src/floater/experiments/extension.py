@@ -109,8 +109,15 @@ def _check_folders(name: str, out: Path, resume: bool) -> None:
             f"`MODEL` must be a model without a FLOATER encoder, but {name} has one; give the model"
             " that it was made from."
         )
-    if (out / "config.json").exists() and not (resume and (out / TRAINING).is_dir()):
+    if resume and (out / TRAINING).is_dir():
+        return
+    if (out / "config.json").exists():
         raise RunError(f"{out} holds a model already; choose another --out.")
+    others = [path.name for path in out.iterdir() if path.name != TRAINING] if out.is_dir() else []
+    if others:
+        raise RunError(
+            f"{out} must be a new or empty folder, but holds {min(others)}; choose another --out."
+        )
 
 
 def _check_run(task: Any, name: str, length: int) -> None:
