@@ -38,6 +38,10 @@ class TokenEncodings:
         """[L, dim], or [B, L, dim] where the rows of the batch have different positions."""
         column, index = self._columns[site], self._index
         if isinstance(index, IndexRange):
+            # without a slice, the gradient needs no padding; the lengths of a graph are not fixed
+            fixed = not torch.compiler.is_compiling()
+            if fixed and (index.first, index.length) == (0, len(column)):
+                return column
             return column[index.first : index.first + index.length]
         if self._one_per_token:
             return column.view(*index.shape, -1)
