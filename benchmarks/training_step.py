@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 import floater
 from floater.encoders import Flow
-from floater.training import parameter_groups
+from floater.training import one_sweep, parameter_groups
 from paper_flow import PaperFlow, solve_as_the_paper
 from peers import SETTINGS, Peer
 from step_models import STRETCH, VARIANTS, Batch, Shape, build
@@ -53,9 +54,10 @@ class TrainingStep:
         """Return the seconds of one optimiser step on these micro-batches."""
         solves = self._solves()
         begun = time.perf_counter()
-        for batch in batches:
-            loss = self._model(**batch).loss / len(batches)
-            loss.backward()
+        with one_sweep(self._model) if len(batches) > 1 else nullcontext():
+            for batch in batches:
+                loss = self._model(**batch).loss / len(batches)
+                loss.backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         seconds = time.perf_counter() - begun
@@ -70,9 +72,9 @@ class TrainingStep:
 class StepAndSolver:
     """A training step; after each, unless it has no flow, the solver's part is timed alone.
 
-    That is the solve and one reverse sweep for each micro-batch, in a copy of the flow with the
-    weights of the moment: for a table of the longest row, or with jitter for the polynomials up to
-    the longest time that may occur.
+    That is the solve and one reverse sweep, in a copy of the flow with the weights of the moment:
+    for a table of the longest row, or with jitter for the polynomials up to the longest time that
+    may occur.
 
     Attributes:
         step: the step.
@@ -97,16 +99,14 @@ class StepAndSolver:
 
     def _alone(self, flow: Flow, batches: Sequence[Batch]) -> float:
         weights = [parameter for parameter in flow.parameters() if parameter.requires_grad]
-        seconds = 0.0
-        for batch in batches:
+        begun = time.perf_counter()
+        states = self._encodings(flow, max(batch["input_ids"].shape[1] for batch in batches))
+        seconds = time.perf_counter() - begun
+        if weights:
+            cotangent = torch.randn_like(states)
             begun = time.perf_counter()
-            states = self._encodings(flow, batch["input_ids"].shape[1])
+            torch.autograd.grad(states, weights, cotangent)
             seconds += time.perf_counter() - begun
-            if weights:
-                cotangent = torch.randn_like(states)
-                begun = time.perf_counter()
-                torch.autograd.grad(states, weights, cotangent)
-                seconds += time.perf_counter() - begun
         return seconds
 
     def _encodings(self, flow: Flow, length: int) -> Tensor:

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from command_line import mistake, said
 from floater.errors import ConfigError, DataError, RunError
+from floater.ode import discrete
 from floater.runs.comparison import COMPARISON, Comparison, StartCheck
 from floater.runs.folder import RunFolder
 from floater.tasks.glue.task import GlueConfig, GlueTask
@@ -157,9 +158,18 @@ def test_checkpoints_are_deleted_only_after_the_run_is_marked_finished(
     assert not folder.checkpoints.exists()
 
 
-def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> None:
-    """Every row in one update, in one batch or in several of unequal sizes."""
-    curves = []
+def test_accumulated_batches_are_one_big_batch(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row in one update, in one batch or in several of unequal sizes; one reverse sweep."""
+    curves, sweeps = [], []
+    sweep = discrete.reverse_sweep
+
+    def counted(*arguments: Any) -> Any:
+        sweeps.append(1)
+        return sweep(*arguments)
+
+    monkeypatch.setattr(discrete, "reverse_sweep", counted)
     for batch, accumulate in ((48, 1), (20, 3)):
         settings = glue(
             world,
@@ -169,6 +179,7 @@ def test_accumulated_batches_are_one_big_batch(world: Path, tmp_path: Path) -> N
         )
         curves.append(losses(train(settings, tmp_path / str(batch))))
     assert curves[0] == pytest.approx(curves[1], rel=1e-5)
+    assert len(sweeps) == 2 + 2
 
 
 def test_evaluate_on_any_file(

@@ -18,6 +18,7 @@ from ..errors import ArgumentError
 from ..ode import RK4, Dopri5, Midpoint, Pieces, Solver, Trajectory, outside_graphs
 from ..times import check_times
 from .base import Encoder, EncoderConfig
+from .sweeps import PendingSweeps
 from .weight_changes import WeightChanges
 
 LENGTH = 512
@@ -169,6 +170,7 @@ class Flow(Encoder):
         # With keep_for > 1: the solution that training steps share, and how many there were.
         self._shared: _Solution | None = None
         self._age = 0
+        self._pending: PendingSweeps | None = None
         _step_counter.follow(self)
 
     def forward(self, times: Tensor) -> Tensor:
@@ -192,7 +194,10 @@ class Flow(Encoder):
         with _lock:
             solution, learns = self._current([*self.parameters(), *self.buffers()])
             pieces = solution.trajectory.pieces(end)
-        coefficients = pieces.coefficients if learns else pieces.coefficients.detach()
+            coefficients = pieces.coefficients if learns else pieces.coefficients.detach()
+            pending = self._collecting(coefficients)
+            if pending is not None:
+                coefficients = pending.coefficients(solution.trajectory, end, self.initial)
         if self.origins is not None:
             start = coefficients[:, :1] - self.origins.to(coefficients.dtype)
             coefficients = torch.cat((start, coefficients[:, 1:]), 1)
@@ -210,7 +215,31 @@ class Flow(Encoder):
     def _encoded(self, times: Tensor) -> Tensor:
         solution, learns = self._current([*self.parameters(), *self.buffers()])
         encodings = solution.trajectory(times)
-        return encodings if learns else encodings.detach()
+        if not learns:
+            return encodings.detach()
+        pending = None if times.requires_grad else self._collecting(encodings)
+        if pending is None:
+            return encodings
+        return pending.states(solution.trajectory, times, self.initial)
+
+    def _collecting(self, outputs: Tensor) -> PendingSweeps | None:
+        """What collects the cotangents of these outputs, if anything does."""
+        return self._pending if outputs.requires_grad and self.initial.requires_grad else None
+
+    def collect_cotangents(self) -> None:
+        """From now on, let backward passes only collect what a reverse sweep starts from."""
+        self._pending = self._pending or PendingSweeps()
+
+    def sweep_cotangents(self) -> None:
+        """Sweep once for all that was collected, and stop collecting."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with _lock:
+                pending.sweep()
+
+    def discard_cotangents(self) -> None:
+        """Stop collecting, without a sweep."""
+        self._pending = None
 
     def _current(self, tensors: list[Tensor]) -> tuple[_Solution, bool]:
         """Return the solution to use, and whether it is that of the current weights, so that these
@@ -280,7 +309,7 @@ class Flow(Encoder):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the solution out of copies and pickles."""
-        return {**self.__dict__, "_solution": None, "_shared": None, "_age": 0}
+        return {**self.__dict__, "_solution": None, "_shared": None, "_age": 0, "_pending": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -28,6 +28,7 @@ from .checkpoints import (
 )
 from .groups import freeze_flow as freeze_attachment
 from .groups import parameter_groups
+from .sweeps import flows_of
 
 
 class SafeTrainer(Trainer):
@@ -75,6 +76,10 @@ class SafeTrainer(Trainer):
         """The model, not wrapped for distributed training."""
         assert self.model is not None
         return self.model
+
+    @property
+    def _accumulates(self) -> bool:
+        return self.args.gradient_accumulation_steps > 1
 
     # Data, optimiser, evaluation ------------------------------------------------------------------
 
@@ -129,7 +134,14 @@ class SafeTrainer(Trainer):
             self.tokens += int(inputs["attention_mask"].sum())
         if "decoder_input_ids" in inputs:
             self.tokens += int(inputs["labels"].ne(-100).sum())
+        # Several processes average gradients in each backward pass, which needs all of them.
+        flows = flows_of(self._bare) if self._accumulates and self.args.world_size == 1 else []
+        for flow in flows:
+            flow.collect_cotangents()
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            for flow in flows:
+                flow.sweep_cotangents()
         value = loss.item()
         if not math.isfinite(value):
             what = f"The loss of update {self.state.global_step + 1:,}"
