@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import inference
+import irregular
 import performance
 import scaling
 import training
@@ -227,3 +228,20 @@ def test_every_record_has_a_table(run: Run, tmp_path: Path) -> None:
     assert "| kernel | rtol |" in made
     performance.draw(found, tmp_path)
     assert (tmp_path / "cost.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_series_compares_flows_with_sinusoids(run: Run) -> None:
+    sizes = ("--layers=1", "--width=16", "--rows=4", "--observations=6", "--pairs=2")
+    result = run(irregular, *sizes)
+    assert list(result["variants"])[:3] == [
+        "sinusoidal, input",
+        "sinusoidal-again, input",
+        "flow, input",
+    ]
+    assert len(result["variants"]) == 9
+    for name, found in result["variants"].items():
+        check_variant(found, 2)
+        assert found["solves"] == (1 if name.startswith("flow") else 0)
+    table = performance.irregular(result)
+    assert table.count("| flow, ") == 3
+    assert "| sinusoidal, " not in table

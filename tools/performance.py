@@ -153,12 +153,22 @@ def launches(record: Record) -> str:
     )
 
 
+def irregular(record: Record) -> str:
+    rows = [
+        [name, str(found["rounds"]), _seconds(found["seconds"]), *_overhead(found)]
+        for name, found in record["variants"].items()
+        if found["overhead"] != [0, 0, 0]
+    ]
+    return table(("positions", "rounds", "step", "overhead", "95 % interval"), rows)
+
+
 TABLES: dict[str, Callable[[Record], str]] = {
     "training": training,
     "memory": memory,
     "inference": inference,
     "scaling": scaling,
     "launches": launches,
+    "irregular": irregular,
 }
 """The table of each benchmark."""
 
