@@ -246,3 +246,34 @@ def test_polynomials_of_a_shared_solution_have_a_gradient_in_its_first_step_only
         optimizer.step()
     assert learns == [True, False, True, False]
     assert flow.solves == 2
+
+
+def test_growing_tables_without_gradients_are_computed_in_advance() -> None:
+    """As in generation; the rows are those of a table of their own."""
+    torch.manual_seed(0)
+    encoder = FlowConfig(pace="free", zero_init=False, initial_scale=0.5).build(2, 16)
+    assert isinstance(encoder, Flow)
+    reference = copy.deepcopy(encoder)
+    calls = []
+    original = encoder.forward
+
+    def counted(times: torch.Tensor) -> torch.Tensor:
+        calls.append(len(times))
+        return original(times)
+
+    encoder.forward = counted  # type: ignore[method-assign]
+    with torch.inference_mode():
+        tables = [encoder.table(length) for length in range(1, 130)]
+    assert len(calls) < 30  # as far as the steps taken so far reach
+    assert encoder.solves == 1
+    for length, table in enumerate(tables, 1):
+        assert len(table) == length
+        if length % 16 == 1:
+            assert torch.equal(table, reference.table(length).detach())
+    with torch.no_grad():
+        tables[0].add_(1)  # into the rows that are kept
+        assert torch.equal(encoder.table(5), reference.table(5))
+        encoder.initial.add_(1)
+        assert not torch.allclose(encoder.table(5), reference.table(5))
+    table = encoder.table(5)
+    assert table.requires_grad

@@ -25,6 +25,7 @@ LENGTH = 512
 """Largest `length` that a config takes over from a model; longer models see most inputs far from
 their limit.
 """
+_ROWS_AHEAD = 64  # at least, once the requested lengths grow
 
 
 class FlowConfig(EncoderConfig):
@@ -179,6 +180,20 @@ class Flow(Encoder):
                 return self._encode(check_times(times).clone())
         return self._encode(times)
 
+    def table(self, length: int) -> Tensor:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return super().table(length)
+        # Without gradients, as in generation, lengths grow by one: some rows are kept in advance.
+        with torch.inference_mode(False), torch.no_grad(), _lock:
+            solution, _ = self._current([*self.parameters(), *self.buffers()])
+            kept = solution.table()
+            if kept is None or len(kept) < length:
+                reached = int(solution.trajectory.end / self.delta)
+                rows = length if kept is None else length + max(_ROWS_AHEAD, length // 4)
+                kept = super().table(max(length, min(rows, reached)))
+                solution.keep(kept)
+            return kept[:length]
+
     @outside_graphs
     def _encode(self, times: Tensor) -> Tensor:
         with _lock:
@@ -330,6 +345,8 @@ class _Solution:
         self._changes = WeightChanges(tensors, waits=flow.compares_weights)
         self.weights = [tensor.detach().clone() for tensor in tensors]
         self._initial, self._start = flow.initial, flow.start()
+        self._table: Tensor | None = None
+        self._table_version = 0
         self.trajectory = Trajectory(
             flow.dynamics,
             self._start,
@@ -341,6 +358,17 @@ class _Solution:
             keep_stages=flow.training or any(tensor.requires_grad for tensor in tensors),
             plan=plan,
         )
+
+    def table(self) -> Tensor | None:
+        """Return the encodings of the first positions that are kept, unless somebody has written
+        into them.
+        """
+        table = self._table
+        return table if table is not None and table._version == self._table_version else None
+
+    def keep(self, table: Tensor) -> None:
+        """Keep the encodings of the first positions."""
+        self._table, self._table_version = table, table._version
 
     def finish(self) -> list[float]:
         """Return lengths of steps to try in the next solve; raise if this one served changed
