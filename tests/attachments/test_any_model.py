@@ -24,7 +24,7 @@ from transformers.models.mpnet.modeling_mpnet import create_position_ids_from_in
 
 import floater
 from floater.attachments.layouts import LAYOUTS
-from floater.attachments.projections import PositionedLinear, equip
+from floater.attachments.projections import PositionedLinear, ProjectionInput, equip
 from floater.errors import ArgumentError, AttachmentError, LayoutError
 
 from .attach_models import (
@@ -171,11 +171,11 @@ def test_the_fused_product_equals_the_layer_to_the_bit(bias: bool, gradient: boo
             equip(layer)
             assert isinstance(layer, PositionedLinear)
             for shape in ((length, outside), (rows, length, outside)):
-                layer.slot.put((torch.zeros(shape), None))
+                layer.slot.put(ProjectionInput(torch.zeros(shape)))
                 assert torch.equal(layer(x), plain)
                 added = torch.randn(shape)
                 kept = added.clone()
-                layer.slot.put((added, None))
+                layer.slot.put(ProjectionInput(added))
                 torch.testing.assert_close(layer(x), plain + kept, rtol=1e-5, atol=1e-5)
                 assert torch.equal(added, kept)  # the encodings themselves are left alone
 

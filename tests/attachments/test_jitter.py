@@ -12,6 +12,7 @@ from torch import Tensor
 
 import floater
 from floater.attachments.jitter import JitterDraws
+from floater.attachments.stack_encodings import StackEncodings
 from floater.attachments.token_positions import IndexRange, TokenPositions
 from floater.errors import ArgumentError, ConfigError
 from floater.training.checkpoints import load_solutions, save_solutions
@@ -193,3 +194,33 @@ def test_jitter_that_cannot_be_is_refused() -> None:
     for wrong in ({"stretch": 0.5}, {"local": 0.5}, {"share": 0.0}, {"offset": -1.0}):
         with pytest.raises(ConfigError):
             floater.TimeJitter(**wrong)
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "llama", "gpt2"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_biases_that_join_the_encodings_get_their_gradients(
+    name: str, autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projection's own bias is added to the polynomials, which must change nothing."""
+    found = []
+    for joined in (True, False):
+        if not joined:
+            monkeypatch.setattr(StackEncodings, "_whole_bias", lambda self, point: None)
+        torch.manual_seed(0)
+        model, inputs = make(name), batch(name)
+        torch.manual_seed(11)
+        floater.attach(model, MOVING, jitter=floater.TimeJitter(stretch=3.0))
+        model.train()
+        torch.manual_seed(0)
+        if not autocast:
+            model.double()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output = logits(model, inputs)
+        output.float().square().mean().backward()
+        grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        found.append([output.detach().float(), *(gradient.clone() for gradient in grads)])
+    assert len(found[0]) == len(found[1])
+    largest = max(float(gradient.abs().max()) for gradient in found[1][1:])
+    tolerance = 0.05 if autocast else 1e-6
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)

@@ -6,10 +6,11 @@ The classes below replace the class of a layer; its parameters, names and hooks 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from ..encoders.rotary import rotate
@@ -44,11 +45,22 @@ class HeadRotation:
         return rotate(heads, cosine, sine).flatten(-2)
 
 
-ProjectionInput = tuple[Tensor | None, HeadRotation | None]
-"""What a projection takes: a bias that depends on the position, [L, out], or [B, L, out] where the
-rows of a batch have different positions; and a rotation.
-"""
-_NOTHING: ProjectionInput = (None, None)
+class ProjectionInput(NamedTuple):
+    """What a projection takes.
+
+    Attributes:
+        added: a bias that depends on the position, [L, out], or [B, L, out] where the rows of a
+            batch have different positions.
+        rotation: of its heads.
+        whole: `added` contains the projection's own bias, and nothing else refers to it.
+    """
+
+    added: Tensor | None = None
+    rotation: HeadRotation | None = None
+    whole: bool = False
+
+
+_NOTHING = ProjectionInput()
 
 
 class PositionedLinear(nn.Linear):
@@ -57,13 +69,15 @@ class PositionedLinear(nn.Linear):
     slot: Slot[ProjectionInput]
 
     def forward(self, input: Tensor) -> Tensor:
-        added, rotation = self.slot.take() or _NOTHING
+        added, rotation, whole = self.slot.take() or _NOTHING
         if added is None:
             out = super().forward(input)
-        elif _can_fuse(input, self.weight, added):
-            out = _project(input, self.weight.t(), self.bias, added)
+        elif not _can_fuse(input, self.weight, added):
+            out = _add(F.linear(input, self.weight, None if whole else self.bias), added)
+        elif whole:
+            out = _project_onto(added, input, self.weight.t())
         else:
-            out = _add(super().forward(input), added)
+            out = _project(input, self.weight.t(), self.bias, added)
         return out if rotation is None else rotation.apply(out)
 
 
@@ -75,7 +89,7 @@ class PositionedConv1D(Conv1D):
     slot: Slot[ProjectionInput]
 
     def forward(self, x: Tensor) -> Tensor:
-        added, rotation = self.slot.take() or _NOTHING
+        added, rotation, _ = self.slot.take() or _NOTHING
         if added is None:
             out = self._plain_forward(x)
         elif _can_fuse(x, self.weight, added):
@@ -95,7 +109,7 @@ class AddAfter:
     """
 
     def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
-        added, rotation = module.slot.take() or _NOTHING
+        added, rotation, _ = module.slot.take() or _NOTHING
         out = output if added is None else _add(output, added)
         return out if rotation is None else rotation.apply(out)
 
@@ -173,6 +187,13 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None, added: Tensor) -> T
         rows = _repeated(added + bias, batch)
     else:
         rows = _flatten_rows(added.expand(batch, length, -1) + bias, batch * length)
+    return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
+
+
+def _project_onto(fresh: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """x·weight + fresh, computed in the memory of `fresh` [B, L, out]."""
+    batch, length, _ = x.shape
+    rows = _flatten_rows(fresh, batch * length)
     return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import DistanceVectors, Pieces
-from .projections import HeadRotation
+from .projections import HeadRotation, PositionedLinear, ProjectionInput
 from .relative_attention import AttentionInput
 from .sites import InsertionPoint
 from .token_positions import IndexRange, TokenPositions
@@ -79,11 +79,27 @@ class PieceEncodings:
         self._located = {id(piece): piece.locate(times) for piece in set(sites.pieces)}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def at_site(self, site: int) -> Tensor:
-        """[B, L, dim]."""
+    def at_site(self, site: int, bias: Tensor | None = None) -> Tensor:
+        """[B, L, dim].
+
+        Args:
+            site: number of the site.
+            bias: a row to add to all encodings, which costs nothing here: it joins the constants of
+                the polynomials.
+        """
         located = self._located[id(self._sites.pieces[site])]
-        encodings = located.states(self._sites.columns[site])
+        coefficients = self._sites.columns[site]
+        if bias is not None:
+            terms = located.powers.shape[1]
+            constant = torch.arange(len(coefficients), device=bias.device) % terms == 0
+            coefficients = torch.addcmul(coefficients, constant.to(bias.dtype).unsqueeze(1), bias)
+        encodings = located.states(coefficients)
         return encodings.view(-1, self._length, encodings.shape[-1])
+
+    def takes(self, bias: Tensor) -> bool:
+        """Whether a bias can be added to the polynomials."""
+        like = self._sites.columns[0]
+        return bias.dtype == like.dtype and bias.device == like.device and bias.dim() == 1
 
 
 @dataclass(frozen=True)
@@ -153,8 +169,27 @@ class StackEncodings:
         rotation = None
         if self._angles is not None and point.rotated:
             rotation = HeadRotation(*self._angles, point.rotated, point.fused)
-        bias = self._bias(point)
-        slot.put(None if bias is None and rotation is None else (bias, rotation))
+        bias = self._whole_bias(point)
+        whole = bias is not None
+        if not whole:
+            bias = self._bias(point)
+        nothing = bias is None and rotation is None
+        slot.put(None if nothing else ProjectionInput(bias, rotation, whole))
+
+    def _whole_bias(self, point: InsertionPoint) -> Tensor | None:
+        """The encodings of a projection together with its own bias, where that saves a pass over
+        them.
+        """
+        encodings = self._source if point.tokens == "source" else self._own
+        layer = point.projection
+        if not isinstance(encodings, PieceEncodings) or not isinstance(layer, PositionedLinear):
+            return None
+        if not point.letters or point.fused is not None or point.grouped is not None:
+            return None
+        if type(layer.bias) is not nn.Parameter or not encodings.takes(layer.bias):
+            return None  # none, or sharded over processes
+        joined: Tensor = encodings.at_site(point.first_site, layer.bias)
+        return joined
 
     def _bias(self, point: InsertionPoint) -> Tensor | None:
         encodings = self._source if point.tokens == "source" else self._own
