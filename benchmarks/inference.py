@@ -104,7 +104,7 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     if arguments.out is None:
         arguments.out = Path(f"benchmarks/results/inference-{arguments.model}.json")
-    begin(arguments.threads)
+    begin(arguments.threads, arguments.out)
     shape = shape_of(arguments)
     results, seconds = run(arguments, shape)
     facts = {"model": arguments.model, "shape": asdict(shape), **seconds}

@@ -21,6 +21,7 @@ import torch
 
 import floater
 from floater.encoders import Flow
+from floater.errors import FloaterError
 from floater.runs.folder import RunFolder
 from floater.tasks import task_from
 from floater.tasks.series.task import SeriesTask
@@ -94,10 +95,13 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = options("irregular", __doc__, SIZES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/irregular.json"))
     arguments = parser.parse_args(given)
-    begin(arguments.threads)
+    begin(arguments.threads, arguments.out)
     found: dict[str, dict[str, Any]] = {}
     for sites in SITES:
-        tasks = {name: task_of(arguments, encoder, sites) for name, encoder in ENCODERS.items()}
+        try:
+            tasks = {name: task_of(arguments, encoder, sites) for name, encoder in ENCODERS.items()}
+        except FloaterError as error:
+            parser.error(str(error))
         first = tasks["sinusoidal"]
         data = first.prepare(RunFolder(arguments.out.parent / "irregular"))
         collate = first.collate(data.tokenizer)

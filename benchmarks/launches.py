@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options("launches", __doc__, SIZES)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/launches.json"))
     parsed = parser.parse_args(arguments)
-    begin(parsed.threads)
+    begin(parsed.threads, parsed.out)
     use()
     counts = {**count_flow(parsed), **count_models()}
     show(

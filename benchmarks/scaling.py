@@ -220,7 +220,7 @@ def main(given: Sequence[str] | None = None) -> int:
     unknown = [factor for factor in arguments.factors if factor not in FACTORS]
     if unknown:
         parser.error(f"argument --factors: must be of {', '.join(FACTORS)}, but has {unknown[0]!r}")
-    begin(arguments.threads)
+    begin(arguments.threads, arguments.out)
     results = measure(arguments)
     save(arguments, "scaling", flow=arguments.flow, **results)
     report(results)

@@ -243,7 +243,7 @@ def _chosen(parser: Parser, arguments: argparse.Namespace) -> list[str]:
 def main(given: Sequence[str] | None = None) -> int:
     arguments = parse(given)
     shape = shape_of(arguments)
-    begin(arguments.threads)
+    begin(arguments.threads, None if arguments.peak else arguments.out)
     if arguments.peak:
         print(peak(arguments, shape))
     elif arguments.memory:

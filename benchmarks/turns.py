@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -64,8 +65,17 @@ def options(name: str, description: str | None, sizes: Mapping[str, int | None])
     return parser
 
 
-def begin(threads: int) -> None:
-    """Set up PyTorch and the random numbers."""
+def begin(threads: int, out: Path | None = None) -> None:
+    """Set up PyTorch and the random numbers; end if a result could not be written."""
+    if out is not None:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            probe = out.with_name(f".{out.name}.probe")
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            print(f"--out must be a file that can be written, but {out}: {error}", file=sys.stderr)
+            sys.exit(2)
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
@@ -88,7 +98,7 @@ def parse(
         parser.add_argument(f"--{option}", help=text)
     parser.add_argument("--out", type=Path, default=Path(f"benchmarks/results/{name}.json"))
     arguments = parser.parse_args()
-    begin(arguments.threads)
+    begin(arguments.threads, arguments.out)
     return arguments
 
 

@@ -173,6 +173,7 @@ def training_record() -> dict[str, Any]:
     flow = {"evaluations": 62, "solver_seconds": 0.03, "solver_share": 0.012}
     return {
         "benchmark": "training",
+        "settings": {},
         "machine": {**machine, "torch": "2", "transformers": "5", "floater": "1"},
         "variants": {"untouched": variant_record(0.0), "flow": variant_record(0.0123, **flow)},
     }
@@ -245,3 +246,35 @@ def test_series_compares_flows_with_sinusoids(run: Run) -> None:
     table = performance.irregular(result)
     assert table.count("| flow, ") == 3
     assert "| sinusoidal, " not in table
+
+
+def test_results_of_other_sizes_and_broken_ones_are_not_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = training_record()
+    record["settings"]["layers"] = 1
+    path = tmp_path / "training-tiny.json"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        performance.main(["--take", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "must have the default for --layers, but has 1" in capsys.readouterr().err
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        performance.main(["--take", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "training-tiny.json must be a JSON file" in capsys.readouterr().err
+
+
+def test_a_result_that_could_not_be_written_stops_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        irregular.main([f"--out={tmp_path / 'file' / 'out.json'}"])
+    assert stop.value.code == 2
+    assert "--out must be a file that can be written" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        irregular.main(["--width=10", f"--out={tmp_path / 'out.json'}"])
+    assert stop.value.code == 2
+    assert "`dim` must be a multiple of `heads`" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -34,6 +34,14 @@ OVERHEAD, COST = "overhead-figure", "cost-figure"
 SHOWN = ("untouched-again", "flow", "flow-jitter", "flow-frozen", "sinusoidal", "learned", "rotary")
 """Variants in the figure of overheads: those whose cost is of the order of percents."""
 
+SIZES: dict[str, dict[str, int]] = {
+    "launches": {"positions": 256, "sites": 18, "width": 512},
+    "irregular": {"layers": 2, "width": 64, "rows": 32, "observations": 70},
+}
+"""Sizes that the page states for a benchmark; those of others are defaults without a number."""
+CHANGEABLE = ("layers", "width", "vocabulary", "tokens", "length", "largest")
+"""Settings of those that are None by default."""
+
 Record = dict[str, Any]
 
 
@@ -44,7 +52,10 @@ def records(folder: Path) -> dict[str, Record]:
     """Return the records of a folder that this page knows, by name."""
     found = {}
     for path in sorted(folder.glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            _fail(f"{path} must be a JSON file, but is not: {error}")
         if isinstance(record, dict) and record.get("benchmark") in TABLES:
             found[path.stem] = record
     return found
@@ -57,9 +68,25 @@ def stripped(value: Any) -> Any:
     return [stripped(entry) for entry in value] if isinstance(value, list) else value
 
 
+def _fail(message: str) -> NoReturn:
+    print(f"performance.py: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _check_sizes(path: Path, record: Record) -> None:
+    """Refuse a quick try: the text of the page states the sizes."""
+    settings = record["settings"]
+    expected = SIZES.get(record["benchmark"], dict.fromkeys(CHANGEABLE))
+    for name, size in expected.items():
+        if settings.get(name) != size:
+            stated = "the default" if size is None else str(size)
+            _fail(f"{path} must have {stated} for --{name}, but has {settings.get(name)}.")
+
+
 def take(source: Path, target: Path) -> None:
     """Copy the results of benchmarks to the records, without their raw times."""
     for name, record in records(source).items():
+        _check_sizes(source / f"{name}.json", record)
         text = json.dumps(stripped(record), indent=1, ensure_ascii=False)
         write_text(target / f"{name}.json", text + "\n")
 

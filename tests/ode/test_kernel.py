@@ -211,3 +211,9 @@ def field_of(rows: int, dim: int) -> kernel_field.KernelMLPField:
 
 def _seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
+
+
+def test_unknown_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOATER_KERNEL", "off")
+    with pytest.raises(floater.errors.ArgumentError, match="must be 0, 1, avx2 or avx512, but is"):
+        kernel.library()

@@ -233,6 +233,23 @@ def test_changes_through_data_raise_before_the_next_solve() -> None:
 
 
 @pytest.mark.usefixtures("ahead")
+def test_after_the_error_the_flow_solves_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = FlowConfig(pace="free", zero_init=False, initial_scale=0.5).build(2, 16)
+    flow.table(8)
+    flow.initial.data += 1
+    for _ in range(15):
+        flow.table(8)
+    with pytest.raises(StaleTrajectoryError):
+        flow.table(8)
+    expected = copy.deepcopy(flow).table(8)
+    assert torch.equal(flow.table(8), expected)
+    flow.initial.data += 1
+    monkeypatch.setattr(Flow, "compares_weights", True)
+    expected = copy.deepcopy(flow).table(8)
+    torch.testing.assert_close(flow.table(8), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.usefixtures("ahead")
 def test_comparisons_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Flow, "compares_weights", True)
     flow = FlowConfig(pace="free", zero_init=False, initial_scale=0.5).build(2, 16)

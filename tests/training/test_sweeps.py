@@ -162,3 +162,93 @@ def test_a_model_with_checkpointing(jitter: floater.TimeJitter | None) -> None:
         accumulate(other)
     for weight, reference in zip(other.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(weight.grad, reference.grad, rtol=1e-8, atol=1e-10)
+
+
+def squares(encoder: Flow, length: int = 9) -> Tensor:
+    return encoder.table(length).square().sum()
+
+
+def expect_equal(found: Flow, expected: Flow) -> None:
+    for weight, reference in zip(found.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad, reference.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_a_backward_pass_after_the_block_is_complete_at_once() -> None:
+    usual, together = flow(), flow()
+    squares(usual).backward()
+    with one_sweep(together):
+        loss = squares(together)
+    loss.backward()
+    expect_equal(together, usual)
+
+
+def test_a_block_inside_another_leaves_it_in_force() -> None:
+    usual, together = flow(), flow()
+    (squares(usual) + squares(usual, 12)).backward()
+    with one_sweep(together):
+        first = squares(together)
+        with one_sweep(together):
+            squares(together, 12).backward()
+        assert together.initial.grad is None
+        first.backward()
+        assert together.initial.grad is None
+    expect_equal(together, usual)
+
+
+def test_times_whose_memory_is_used_again() -> None:
+    usual, together = flow(), flow()
+
+    def passes(encoder: Flow) -> None:
+        buffer = torch.zeros(5, dtype=torch.float64)
+        for factor in (1, 2, 3):
+            buffer.copy_(0.1 * factor * torch.arange(5))
+            encoder(buffer).square().sum().backward()
+
+    passes(usual)
+    with one_sweep(together):
+        passes(together)
+    expect_equal(together, usual)
+
+
+def test_times_of_many_shapes_need_one_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = []
+    original = discrete.reverse_sweep
+
+    def counted(*arguments: Any) -> Any:
+        sweeps.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(discrete, "reverse_sweep", counted)
+    encoder = flow()
+    with one_sweep(encoder):
+        gradients(encoder, times(encoder))
+    assert len(sweeps) == 1
+
+
+def test_an_optimiser_step_inside_is_refused() -> None:
+    encoder, other = flow(), nn.Linear(2, 2)
+    optimiser = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    with one_sweep(encoder):
+        torch.optim.SGD(other.parameters(), lr=0.1).step()
+        optimiser.step()  # nothing waits yet
+        squares(encoder).backward()
+        with pytest.raises(ArgumentError, match="must come after `one_sweep`"):
+            optimiser.step()
+    optimiser.step()
+
+
+def test_a_flow_that_is_frozen_inside_or_fails_does_not_disturb_the_others() -> None:
+    pair = nn.ModuleList([flow(), flow()])
+    first, second = pair
+    assert isinstance(first, Flow)
+    assert isinstance(second, Flow)
+    with one_sweep(pair):
+        (squares(first) + squares(second)).backward()
+        first.requires_grad_(False)
+    assert first.initial.grad is None
+    assert second.initial.grad is not None
+    first.requires_grad_(True)
+    pair.zero_grad()
+    (squares(first) + squares(second)).backward()
+    assert first.initial.grad is not None
+    assert second.initial.grad is not None

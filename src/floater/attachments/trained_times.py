@@ -53,7 +53,7 @@ class TrainedTimes(nn.Module):
             bits = last.amax().view(torch.int64).to(self.bits.device, non_blocking=True)
             self.bits[slot].copy_(torch.maximum(self.bits[slot], bits))
             return
-        bound = _bits(float(last.amax() if isinstance(last, Tensor) else last))
+        bound = _bits(float(last.detach().amax() if isinstance(last, Tensor) else last))
         if self.bits.device.type != "cpu" or int(self.bits[slot]) < bound:
             self.bits[slot].clamp_(min=bound)
 

@@ -10,11 +10,15 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from ..config import NotNegative, Positive, PositiveInt
 from ..dynamics import REACH, ActivationName, MLPDynamics
-from ..errors import ArgumentError
+from ..errors import ArgumentError, StaleTrajectoryError
 from ..ode import RK4, Dopri5, Midpoint, Pieces, Solver, Trajectory, outside_graphs
 from ..times import check_times
 from .base import Encoder, EncoderConfig
@@ -241,20 +245,28 @@ class Flow(Encoder):
         """What collects the cotangents of these outputs, if anything does."""
         return self._pending if outputs.requires_grad and self.initial.requires_grad else None
 
-    def collect_cotangents(self) -> None:
-        """From now on, let backward passes only collect what a reverse sweep starts from."""
-        self._pending = self._pending or PendingSweeps()
+    def collect_cotangents(self) -> bool:
+        """From now on, let backward passes only collect what a reverse sweep starts from; return
+        whether they did not before.
+        """
+        if self._pending is not None:
+            return False
+        self._pending = PendingSweeps()
+        _step_counter.watch(self)
+        return True
 
-    def sweep_cotangents(self) -> None:
-        """Sweep once for all that was collected, and stop collecting."""
+    def stop_collecting(self) -> PendingSweeps | None:
+        """Stop collecting, and return what waits for a sweep."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            with _lock:
-                pending.sweep()
+            pending.close()
+        return pending
 
-    def discard_cotangents(self) -> None:
-        """Stop collecting, without a sweep."""
-        self._pending = None
+    def check_step(self, parameter_ids: Set[int]) -> None:
+        """Raise if an optimiser is about to step on weights whose gradients are incomplete."""
+        owns = any(id(parameter) in parameter_ids for parameter in self.parameters())
+        if owns and self._pending is not None:
+            self._pending.refuse_step()
 
     def _current(self, tensors: list[Tensor]) -> tuple[_Solution, bool]:
         """Return the solution to use, and whether it is that of the current weights, so that these
@@ -262,9 +274,9 @@ class Flow(Encoder):
         """
         if self.keep_for == 1 or not self.training:
             return self._exact(tensors), True
-        if self._shared is None or not self._shared.serves(tensors) or self._age >= self.keep_for:
+        if self._shared is None or self._age >= self.keep_for or not self._shared.serves(tensors):
             self._shared, self._age = self._exact(tensors), 0
-        return self._shared, self._shared.equals(tensors)
+        return self._shared, self._shared.equals(tensors, waits=self.compares_weights)
 
     def count_step(self, parameter_ids: Set[int]) -> None:
         """Count an optimiser step on the parameters with these ids, if some belong to this flow."""
@@ -274,11 +286,20 @@ class Flow(Encoder):
     def _exact(self, tensors: list[Tensor]) -> _Solution:
         """Return the solution for the current weights."""
         solution = self._solution
-        if solution is None or not (solution.fits(tensors) and solution.equals(tensors)):
-            self.solves += 1
+        try:
+            if (
+                solution is not None
+                and solution.fits(tensors)
+                and solution.equals(tensors, waits=self.compares_weights)
+            ):
+                return solution
             plan = [] if solution is None else solution.finish()
-            solution = self._solution = _Solution(self, tensors, plan)
-        return solution
+        except StaleTrajectoryError:
+            self._solution = self._shared = None  # so that the next call solves
+            raise
+        self.solves += 1
+        self._solution = _Solution(self, tensors, plan)
+        return self._solution
 
     def kept_state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs so that a resumed run continues with the same solution.
@@ -342,7 +363,7 @@ class _Solution:
 
     def __init__(self, flow: Flow, tensors: list[Tensor], plan: Sequence[float] = ()) -> None:
         self._tensors = tensors
-        self._changes = WeightChanges(tensors, waits=flow.compares_weights)
+        self._changes = WeightChanges(tensors)
         self.weights = [tensor.detach().clone() for tensor in tensors]
         self._initial, self._start = flow.initial, flow.start()
         self._table: Tensor | None = None
@@ -397,19 +418,40 @@ class _Solution:
 
     def serves(self, tensors: list[Tensor]) -> bool:
         """Return whether it may still be used although the weights may have changed."""
-        return self.fits(tensors) and (self.trajectory.own_weights or self.equals(tensors))
+        return self.fits(tensors) and (
+            self.trajectory.own_weights or self.equals(tensors, waits=True)
+        )
 
-    def equals(self, tensors: list[Tensor]) -> bool:
-        """Return whether these are the weights of this solution, bit for bit."""
-        return self._changes.none(tensors, self.weights)
+    def equals(self, tensors: list[Tensor], *, waits: bool) -> bool:
+        """Return whether these are the weights of this solution, bit for bit.
+
+        Args:
+            tensors: the weights.
+            waits: wait for the comparison on every device.
+        """
+        return self._changes.none(tensors, self.weights, waits=waits)
 
 
 class _StepCounter:
-    """Counts optimiser steps for flows whose solution is shared by several of them."""
+    """Counts optimiser steps for flows whose solution is shared by several of them, and asks flows
+    that collect cotangents before a step.
+    """
 
     def __init__(self) -> None:
         self._flows: WeakSet[Flow] = WeakSet()
+        self._watched: WeakSet[Flow] = WeakSet()
         register_optimizer_step_post_hook(self)
+        register_optimizer_step_pre_hook(self.before)
+
+    def watch(self, flow: Flow) -> None:
+        """Ask this flow before every step whether its gradients are complete."""
+        self._watched.add(flow)
+
+    def before(self, optimiser: Optimizer, *_: object) -> None:
+        """Before a step."""
+        if self._watched:
+            for flow in self._watched:
+                flow.check_step(_parameter_ids(optimiser))
 
     def follow(self, flow: Flow) -> None:
         """Count the steps of this flow from now on."""
@@ -418,11 +460,12 @@ class _StepCounter:
 
     def __call__(self, optimiser: Optimizer, *_: object) -> None:
         if self._flows:
-            parameter_ids = {
-                id(parameter) for group in optimiser.param_groups for parameter in group["params"]
-            }
             for flow in self._flows:
-                flow.count_step(parameter_ids)
+                flow.count_step(_parameter_ids(optimiser))
+
+
+def _parameter_ids(optimiser: Optimizer) -> set[int]:
+    return {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
 
 
 _step_counter = _StepCounter()

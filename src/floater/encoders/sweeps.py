@@ -3,53 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from ..errors import ArgumentError
 from ..ode import Trajectory, refuse_second_order
 
-Compute = Callable[[], Tensor]
-"""Computes differentiable outputs of a trajectory again."""
 
-
-@dataclass
 class _Collected:
-    """The cotangents of some outputs of a trajectory.
+    """The cotangents of a trajectory's outputs, added up over backward passes.
 
-    Attributes:
+    Args:
         trajectory: where they come from.
-        times: of the outputs, flat; empty for polynomials.
-        cotangents: their sum over the backward passes.
-        compute: computes these outputs.
     """
 
-    trajectory: Trajectory
-    times: NDArray[np.float64]
-    cotangents: Tensor
-    compute: Compute
+    def __init__(self, trajectory: Trajectory) -> None:
+        self.trajectory = trajectory
+        self._states: list[tuple[Tensor, Tensor]] = []
+        self._coefficients: Tensor | None = None
+        self._end = 0.0
 
-    def takes(self, other: _Collected) -> bool:
-        """Whether the outputs of one begin with those of the other, so that one sweep serves."""
-        shared = min(len(self.times), len(other.times))
-        return (
-            self.trajectory is other.trajectory
-            and (len(self.times) > 0) == (len(other.times) > 0)
-            and self.cotangents.shape[1:] == other.cotangents.shape[1:]
-            and np.array_equal(self.times[:shared], other.times[:shared])
-        )
+    def add_states(self, times: Tensor, cotangents: Tensor) -> None:
+        """Add cotangents [n, …] of the states at times [n]."""
+        for i, (known, total) in enumerate(self._states):
+            shared = min(len(known), len(times))
+            if torch.equal(known[:shared], times[:shared]):  # tables of several lengths
+                longer = (known, total) if len(known) >= len(times) else (times, cotangents.clone())
+                longer[1][:shared] += (cotangents if len(known) >= len(times) else total)[:shared]
+                self._states[i] = longer
+                return
+        self._states.append((times, cotangents.clone()))
 
-    def add(self, other: _Collected) -> None:
-        if len(other.cotangents) > len(self.cotangents):
-            self.times, self.compute = other.times, other.compute
-            self.cotangents, shorter = other.cotangents.clone(), self.cotangents
+    def add_coefficients(self, end: float, cotangents: Tensor) -> None:
+        """Add cotangents [steps, …] of the polynomials up to a time."""
+        total = self._coefficients
+        if total is None or len(total) < len(cotangents):
+            self._coefficients = cotangents.clone()
+            if total is not None:
+                self._coefficients[: len(total)] += total
         else:
-            shorter = other.cotangents
-        self.cotangents[: len(shorter)] += shorter
+            total[: len(cotangents)] += cotangents
+        self._end = max(self._end, end)
+
+    def sweep(self) -> None:
+        """Add the gradients of everything collected to those of the weights."""
+        outputs, cotangents = [], []
+        with torch.enable_grad():
+            if self._states:
+                times = torch.cat([times for times, _ in self._states])
+                outputs.append(self.trajectory(times))
+                cotangents.append(torch.cat([total for _, total in self._states]))
+            if self._coefficients is not None:
+                outputs.append(self.trajectory.pieces(self._end).coefficients)
+                cotangents.append(self._coefficients)
+        for output, total in zip(outputs, cotangents, strict=True):
+            if output.requires_grad:  # not if everything was frozen since
+                torch.autograd.backward(output, total.reshape(output.shape))
 
 
 class PendingSweeps:
@@ -57,6 +68,11 @@ class PendingSweeps:
 
     def __init__(self) -> None:
         self._collected: list[_Collected] = []
+        self._closed = False
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._collected)
 
     def states(self, trajectory: Trajectory, times: Tensor, anchor: Tensor) -> Tensor:
         """Return the states at times of any shape; a backward pass only collects.
@@ -66,63 +82,82 @@ class PendingSweeps:
             times: when.
             anchor: a weight of the flow that requires a gradient.
         """
-        flat = times.detach().reshape(-1).to("cpu", torch.float64).numpy()
-        shape = (len(flat), -1)
+        flat = times.detach().reshape(-1).clone()  # the caller may reuse its memory
+        with torch.no_grad():
+            outputs = trajectory(times)
+        shape = (len(flat), *anchor.shape)
 
-        def compute() -> Tensor:
-            return trajectory(times).reshape(shape)
+        def add(collected: _Collected, cotangents: Tensor) -> None:
+            collected.add_states(flat, cotangents.reshape(shape))
 
-        return self._collect(trajectory, flat, compute, anchor).view(*times.shape, *anchor.shape)
+        return self._collect(trajectory, outputs, anchor, add)
 
     def coefficients(self, trajectory: Trajectory, end: float, anchor: Tensor) -> Tensor:
         """Return the polynomials of the steps up to a time; see :meth:`states`."""
+        with torch.no_grad():
+            outputs = trajectory.pieces(end).coefficients
 
-        def compute() -> Tensor:
-            return trajectory.pieces(end).coefficients
+        def add(collected: _Collected, cotangents: Tensor) -> None:
+            collected.add_coefficients(end, cotangents)
 
-        return self._collect(trajectory, np.empty(0), compute, anchor)
+        return self._collect(trajectory, outputs, anchor, add)
 
     def _collect(
         self,
         trajectory: Trajectory,
-        times: NDArray[np.float64],
-        compute: Compute,
+        outputs: Tensor,
         anchor: Tensor,
+        add: Callable[[_Collected, Tensor], None],
     ) -> Tensor:
-        with torch.no_grad():
-            outputs = compute()
+        def collect(cotangents: Tensor) -> None:
+            if self._closed:  # a backward pass after the others were swept
+                late = _Collected(trajectory)
+                add(late, cotangents)
+                late.sweep()
+                return
+            add(self._of(trajectory), cotangents)
 
-        def add(cotangents: Tensor) -> None:
-            new = _Collected(trajectory, times, cotangents, compute)
-            for collected in self._collected:
-                if collected.takes(new):
-                    collected.add(new)
-                    return
-            new.cotangents = cotangents.clone()
-            self._collected.append(new)
+        outcome: Tensor = _Collect.apply(anchor, outputs, collect)  # type: ignore[no-untyped-call]
+        return outcome
 
-        collected: Tensor = _Collect.apply(anchor, outputs, add)  # type: ignore[no-untyped-call]
-        return collected
+    def _of(self, trajectory: Trajectory) -> _Collected:
+        for collected in self._collected:
+            if collected.trajectory is trajectory:
+                return collected
+        self._collected.append(_Collected(trajectory))
+        return self._collected[-1]
+
+    def close(self) -> None:
+        """From now on, sweep in every backward pass."""
+        self._closed = True
 
     def sweep(self) -> None:
-        """Add the gradients of everything collected to those of the weights."""
+        """Sweep once for all that waits."""
         waiting, self._collected = self._collected, []
         for collected in waiting:
-            with torch.enable_grad():
-                outputs = collected.compute()
-            torch.autograd.backward(outputs, collected.cotangents)
+            collected.sweep()
+
+    def refuse_step(self) -> None:
+        """Raise if something waits when an optimiser is about to use the gradients."""
+        if self:
+            raise ArgumentError(
+                "An optimiser step must come after `one_sweep`, whose end completes the gradients, "
+                "but is inside it; end the block before optimizer.step()."
+            )
 
 
 class _Collect(torch.autograd.Function):
     """Outputs as they are; their cotangents go to a function instead of the weights."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, outputs: Tensor, add: Callable[[Tensor], None]) -> Tensor:
-        ctx.add = add
+    def forward(
+        ctx: Any, anchor: Tensor, outputs: Tensor, collect: Callable[[Tensor], None]
+    ) -> Tensor:
+        ctx.collect = collect
         return outputs.view_as(outputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         refuse_second_order()
-        ctx.add(gradient.detach())
+        ctx.collect(gradient.detach())
         return None, None, None

@@ -25,20 +25,25 @@ class WeightChanges:
 
     Args:
         tensors: the weights.
-        waits: wait for the comparison on every device.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], *, waits: bool) -> None:
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
         untracked = any(tensor.is_inference() for tensor in tensors)
-        self._waits = waits or untracked or not any(map(runs_ahead, tensors))
+        self._waits = untracked or not any(map(runs_ahead, tensors))
         self._counters = [] if self._waits else _counters(tensors)
         self._missed: Tensor | None = None
         self._calls = 0
 
-    def none(self, tensors: Sequence[Tensor], copies: Sequence[Tensor]) -> bool:
-        """Return whether the weights equal their copies, as far as can be told without waiting."""
+    def none(self, tensors: Sequence[Tensor], copies: Sequence[Tensor], *, waits: bool) -> bool:
+        """Return whether the weights equal their copies, as far as can be told without waiting.
+
+        Args:
+            tensors: the weights.
+            copies: of them.
+            waits: wait for the comparison on every device.
+        """
         pairs = list(zip(tensors, copies, strict=True))
-        if self._waits:
+        if waits or self._waits:
             return all(torch.equal(tensor, copy) for tensor, copy in pairs)
         if _counters(tensors) != self._counters:
             return False
@@ -52,14 +57,14 @@ class WeightChanges:
 
     def check(self) -> None:
         """Raise if weights had changed although their counters had not."""
-        if self._missed is not None and bool(self._missed):
+        missed, self._missed = self._missed, None
+        if missed is not None and bool(missed):
             raise StaleTrajectoryError(
                 "The weights of a flow must be changed in place (under torch.no_grad()), but were "
                 "changed through `.data`, which PyTorch does not count, so that forward passes used"
                 " encodings of the weights before; set `floater.encoders.Flow.compares_weights = "
                 "True`, or change the weights themselves."
             )
-        self._missed = None
 
 
 def _counters(tensors: Sequence[Tensor]) -> list[int]:

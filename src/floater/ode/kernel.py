@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import ArgumentError
+
 _REGISTERS = {"avx2": 8, "avx512": 16}  # numbers in a register
 PANEL = 16
 """Sizes must be multiples of this."""
@@ -24,7 +26,17 @@ PANEL = 16
 
 def library() -> Any:
     """Return the library for a new solve; None if there is none or `FLOATER_KERNEL` is 0."""
-    return None if os.environ.get("FLOATER_KERNEL") == "0" else loaded()
+    return None if _wish() == "0" else loaded()
+
+
+def _wish() -> str:
+    """What the user wants of the kernel."""
+    wish = os.environ.get("FLOATER_KERNEL", "")
+    if wish not in ("", "0", "1", *_REGISTERS):
+        raise ArgumentError(
+            f"`FLOATER_KERNEL` must be 0, 1, {' or '.join(_REGISTERS)}, but is {wish!r}."
+        )
+    return wish
 
 
 def loaded() -> Any:
@@ -47,7 +59,7 @@ def _load() -> Any:
         return None
     try:
         opened = ctypes.CDLL(str(path))
-        width = _REGISTERS.get(os.environ.get("FLOATER_KERNEL", ""), 0)
+        width = _REGISTERS.get(_wish(), 0)
         if not opened.floater_usable(width):
             return None
     except (OSError, AttributeError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
 
 from ..encoders import Flow
+from ..encoders.sweeps import PendingSweeps
 
 
 def flows_of(model: nn.Module) -> list[Flow]:
@@ -29,20 +30,29 @@ def one_sweep(model: nn.Module) -> Iterator[None]:
         clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
 
-    If something is raised inside, no sweep runs. Distributed training that averages gradients in
-    hooks would average before the sweep, so that flows of several processes must not use this.
+    Passes through the flow must be complete ones: `torch.autograd.grad` and `backward(inputs=…)`
+    inside find no gradient of its weights. If something is raised inside, no sweep runs. A block
+    inside another one does nothing. Distributed training that averages gradients in hooks would
+    average before the sweep, so that several processes must not use this.
 
     Args:
         model: the model, or any module with flows.
     """
-    flows = flows_of(model)
-    for flow in flows:
-        flow.collect_cotangents()
+    flows = [flow for flow in flows_of(model) if flow.collect_cotangents()]
     try:
         yield
     except BaseException:
-        for flow in flows:
-            flow.discard_cotangents()
+        stop(flows)
         raise
-    for flow in flows:
-        flow.sweep_cotangents()
+    sweep(flows)
+
+
+def sweep(flows: Iterable[Flow]) -> None:
+    """End collecting with one reverse sweep for each flow."""
+    for pending in stop(flows):
+        pending.sweep()
+
+
+def stop(flows: Iterable[Flow]) -> list[PendingSweeps]:
+    """End collecting without a sweep, and return what waits for one."""
+    return [pending for flow in flows if (pending := flow.stop_collecting()) is not None]

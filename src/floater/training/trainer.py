@@ -28,7 +28,7 @@ from .checkpoints import (
 )
 from .groups import freeze_flow as freeze_attachment
 from .groups import parameter_groups
-from .sweeps import flows_of
+from .sweeps import flows_of, stop, sweep
 
 
 class SafeTrainer(Trainer):
@@ -138,10 +138,13 @@ class SafeTrainer(Trainer):
         flows = flows_of(self._bare) if self._accumulates and self.args.world_size == 1 else []
         for flow in flows:
             flow.collect_cotangents()
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        try:
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        except BaseException:
+            stop(flows)
+            raise
         if self.accelerator.sync_gradients:
-            for flow in flows:
-                flow.sweep_cotangents()
+            sweep(flows)
         value = loss.item()
         if not math.isfinite(value):
             what = f"The loss of update {self.state.global_step + 1:,}"
