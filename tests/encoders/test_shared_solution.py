@@ -277,3 +277,10 @@ def test_growing_tables_without_gradients_are_computed_in_advance() -> None:
         assert not torch.allclose(encoder.table(5), reference.table(5))
     table = encoder.table(5)
     assert table.requires_grad
+    encoder.requires_grad_(False)
+    before = len(calls)
+    for _ in range(4):  # frozen: nothing is evaluated again
+        assert not encoder.table(5).requires_grad
+    assert len(calls) == before
+    encoder.requires_grad_(True)
+    assert encoder.table(5).requires_grad

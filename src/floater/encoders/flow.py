@@ -185,9 +185,11 @@ class Flow(Encoder):
         return self._encode(times)
 
     def table(self, length: int) -> Tensor:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        trained = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        if trained or torch.compiler.is_compiling():
             return super().table(length)
-        # Without gradients, as in generation, lengths grow by one: some rows are kept in advance.
+        # Without gradients the table is kept. In generation lengths grow by one: some rows are
+        # computed in advance.
         with torch.inference_mode(False), torch.no_grad(), _lock:
             solution, _ = self._current([*self.parameters(), *self.buffers()])
             kept = solution.table()
