@@ -240,7 +240,7 @@ class DocumentsTask(TimedTask[DocumentSplit, DocumentInputs]):
         for option in ("labels", "asked"):
             if getattr(request, option) is not None:
                 raise ArgumentError(f"`--{option}` does not apply to documents.")
-        self.config.clock.check_unit(request.unit, "--unit")
+        self.config.clock.check_unit(request.unit, str(request.data or "The data"))
         weights = self.weights_to_predict(folder, request)
         with process_settings():
             split = whole(read(request.data, self.config.data, labelled=False))

@@ -182,7 +182,7 @@ def _with_questions(
     unknown = np.array([name not in model_variables for name in variables.names])
     after = -np.inf if config.head.after is None else origin + config.head.after
     for wrong, text in (
-        (owners < 0, "the id must be one of the series of the data, but is not"),
+        (owners < 0, "the id must be one of the series of the data, but is {id!r}"),
         (times < origin, "the time must not be before the origin of the clock, but is"),
         (times <= after, "the time must be later than `head.after`, but is not"),
         (
@@ -193,11 +193,15 @@ def _with_questions(
         (
             unknown[variables.codes],
             f"the variable must be one of the {len(model_variables)} that the model was trained "
-            "on, but is not",
+            "on, but is {variable!r}",
         ),
     ):
         if wrong.any():
-            raise DataError(f"{table.where(int(np.flatnonzero(wrong)[0]))}: {text}.")
+            row = int(np.flatnonzero(wrong)[0])
+            told = text.format(
+                id=series.names[series.codes[row]], variable=variables.names[variables.codes[row]]
+            )
+            raise DataError(f"{table.where(row)}: {told}.")
     names = [*known.names, *(name for name in variables.names if name not in known.names)]
     code = np.array([names.index(name) for name in variables.names])[variables.codes]
     codes = np.concatenate((np.repeat(np.arange(len(known.ids)), np.diff(known.offsets)), owners))

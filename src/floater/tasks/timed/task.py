@@ -102,7 +102,7 @@ class TimedTask(MeasuredTask[S, F_, MeasuredData]):
             encodings.write(folder.path)
 
     def evaluate(self, folder: RunFolder, request: EvaluationRequest, console: Console) -> None:
-        self.config.clock.check_unit(request.unit, "--unit")
+        self.config.clock.check_unit(request.unit, str(request.data or "The data"))
         super().evaluate(folder, request, console)
 
     # Folds ----------------------------------------------------------------------------------------
