@@ -28,6 +28,20 @@ def flow(**options: Any) -> Flow:
     return built.double()
 
 
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each reverse sweep."""
+    found = []
+    original = discrete.reverse_sweep
+
+    def counted(*arguments: Any) -> Any:
+        found.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(discrete, "reverse_sweep", counted)
+    return found
+
+
 def tables(encoder: Flow) -> list[Tensor]:
     return [encoder.table(length) for length in (20, 31, 12)]
 
@@ -71,15 +85,7 @@ def test_gradients_equal_those_of_one_sweep_for_each_pass(
         torch.testing.assert_close(gradient, 2 * reference, rtol=1e-10, atol=1e-12)
 
 
-def test_tables_of_different_lengths_need_one_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweeps = []
-    original = discrete.reverse_sweep
-
-    def counted(*arguments: Any) -> Any:
-        sweeps.append(1)
-        return original(*arguments)
-
-    monkeypatch.setattr(discrete, "reverse_sweep", counted)
+def test_tables_of_different_lengths_need_one_sweep(sweeps: list[int]) -> None:
     encoder = flow()
     with one_sweep(encoder):
         gradients(encoder, tables(encoder))
@@ -214,15 +220,7 @@ def test_times_whose_memory_is_used_again() -> None:
     expect_equal(together, usual)
 
 
-def test_times_of_many_shapes_need_one_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweeps = []
-    original = discrete.reverse_sweep
-
-    def counted(*arguments: Any) -> Any:
-        sweeps.append(1)
-        return original(*arguments)
-
-    monkeypatch.setattr(discrete, "reverse_sweep", counted)
+def test_times_of_many_shapes_need_one_sweep(sweeps: list[int]) -> None:
     encoder = flow()
     with one_sweep(encoder):
         gradients(encoder, times(encoder))
