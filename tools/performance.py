@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from floater.files import write_text
 from floater.report.figures import grid
-from results import check_or_write, with_tables
+from results import check_or_write, markdown_table, with_tables
 
 ROOT = Path(__file__).parents[1]
 RAW = ("times", "base_times")
@@ -94,12 +94,6 @@ def take(source: Path, target: Path) -> None:
 # --- tables ---
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = (columns, ["---"] * len(columns), *rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
 
@@ -127,11 +121,11 @@ def training(record: Record) -> str:
             ]
         head = [name, str(found["rounds"]), _seconds(found["seconds"])]
         rows.append([*head, *_overhead(found), *solver])
-    return table((*columns, "evaluations", "solver", "of the step"), rows)
+    return markdown_table((*columns, "evaluations", "solver", "of the step"), rows)
 
 
 def memory(record: Record) -> str:
-    return table(
+    return markdown_table(
         ("variant", "largest resident size", "more than untouched"),
         [
             [name, f"{found['bytes'] / 1e6:,.0f} MB", f"{100 * found['extra']:+.2f} %"]
@@ -148,7 +142,7 @@ def inference(record: Record) -> str:
             head = [task, name, str(found["rounds"]), _seconds(found["seconds"])]
             rows.append([*head, *overhead])
     columns = ("task", "variant", "rounds", "time", "overhead", "95 % interval")
-    return table(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def scaling(record: Record) -> str:
@@ -166,12 +160,12 @@ def scaling(record: Record) -> str:
         for path, factors in record["exponents"].items()
         for factor, found in factors.items()
     ]
-    exponents = table(("path", "factor", "exponent of time", "of evaluations"), slopes)
-    return f"{table((*head, 'per unit of time'), rows)}\n{exponents}"
+    exponents = markdown_table(("path", "factor", "exponent of time", "of evaluations"), slopes)
+    return f"{markdown_table((*head, 'per unit of time'), rows)}\n{exponents}"
 
 
 def launches(record: Record) -> str:
-    return table(
+    return markdown_table(
         ("what", "launches", "waits of the host"),
         [
             [name, f"{found['launches']:,}", str(found["waits"])]
@@ -186,7 +180,7 @@ def irregular(record: Record) -> str:
         for name, found in record["variants"].items()
         if found["overhead"] != [0, 0, 0]
     ]
-    return table(("positions", "rounds", "step", "overhead", "95 % interval"), rows)
+    return markdown_table(("positions", "rounds", "step", "overhead", "95 % interval"), rows)
 
 
 TABLES: dict[str, Callable[[Record], str]] = {

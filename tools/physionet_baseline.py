@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,8 +33,17 @@ MISSING = "-1"
 def rows(name: str) -> Iterator[dict[str, str]]:
     """Read a file of the data set."""
     folder = Path(os.environ.get("FLOATER_DATA", "../shared/data")) / "timeseries"
-    with gzip.open(folder / f"physionet2012.set-a.{name}.csv.gz", "rt", encoding="utf-8") as file:
-        yield from csv.DictReader(file)
+    path = folder / f"physionet2012.set-a.{name}.csv.gz"
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from csv.DictReader(file)
+    except (OSError, EOFError) as error:
+        print(
+            f"physionet_baseline.py: {path} must be a gzip file of the data set, but is not "
+            f"({error}); set FLOATER_DATA to the folder that has timeseries/.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 def features() -> tuple[list[str], NDArray[np.float64], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from floater.files import write_text
@@ -70,12 +70,17 @@ def reproduced(results: Results) -> str:
     parts = []
     for table in results.tables:
         rows = [[_text(cell) for cell in row] for row in table.rows]
-        lines = [table.columns, ["---"] * len(table.columns), *rows]
-        text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        text = markdown_table(table.columns, rows)
         note = textwrap.fill(f"{table.title}. {table.note}", 100, break_on_hyphens=False)
         parts.append(f"{note}\n\n{text}")
     parts += [textwrap.fill(line, 100, break_on_hyphens=False) + "\n" for line in results.summary]
     return "\n".join(parts)
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = (columns, ["---"] * len(columns), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _text(cell: Cell) -> str:

@@ -15,6 +15,7 @@ from floater.encoders import (
     Flow,
     FlowConfig,
 )
+from floater.errors import TimesError
 
 from .builders import flow
 
@@ -266,6 +267,9 @@ def test_growing_tables_without_gradients_are_computed_in_advance() -> None:
         tables = [encoder.table(length) for length in range(1, 130)]
     assert len(calls) < 30  # as far as the steps taken so far reach
     assert encoder.solves == 1
+    for mistake in (0, -1, 2.5):
+        with torch.no_grad(), pytest.raises(TimesError, match="must be a positive integer"):
+            encoder.table(mistake)  # type: ignore[arg-type]
     for length, table in enumerate(tables, 1):
         assert len(table) == length
         if length % 16 == 1:

@@ -20,7 +20,7 @@ from floater.encoders import Flow, FlowConfig
 from floater.errors import ArgumentError, SolverError, StaleTrajectoryError
 from floater.ode import RK4, Dopri5, Trajectory
 
-MODULES = ("ode.stepper", "ode.output", "ode.discrete", "ode.solve", "encoders.weight_changes")
+MODULES = ("ode.stepper", "ode.output", "ode.discrete", "ode.solve", "encoders.weight_comparison")
 
 
 @pytest.fixture

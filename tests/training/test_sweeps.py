@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM
 
 import floater
+from attachments.attach_models import VOCABULARY, make
 from floater.encoders import Flow, FlowConfig
 from floater.errors import ArgumentError
 from floater.ode import discrete
@@ -140,24 +140,14 @@ def test_times_that_require_gradients_and_second_derivatives() -> None:
 
 @pytest.mark.parametrize("jitter", [None, floater.TimeJitter(stretch=2)])
 def test_a_model_with_checkpointing(jitter: floater.TimeJitter | None) -> None:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    model = BertForMaskedLM(config)
+    model = make("bert")
     floater.attach(
         model, FlowConfig(pace="free", zero_init=False, initial_scale=0.5)
     ).jitter = jitter
     model.double().train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     other = copy.deepcopy(model)
-    batches = [torch.randint(0, 40, (2, length)) for length in (9, 12, 7)]
+    batches = [torch.randint(3, VOCABULARY, (2, length)) for length in (9, 12, 7)]
 
     def accumulate(each: nn.Module) -> None:
         for ids in batches:

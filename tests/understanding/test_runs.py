@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from command_line import mistake, said
+from floater.encoders import Flow
 from floater.errors import ConfigError, DataError, RunError
 from floater.ode import discrete
 from floater.runs.comparison import COMPARISON, Comparison, StartCheck
@@ -20,6 +21,7 @@ from floater.tasks.glue.task import GlueConfig, GlueTask
 from floater.tasks.understanding.models import load_trained, locate
 from floater.training.build_trainer import build_trainer
 from floater.training.run import run
+from floater.training.trainer import SafeTrainer
 
 from .worlds import glue, rte, write_lines, write_model
 
@@ -439,3 +441,25 @@ def test_a_flow_alone_is_compared_with_the_untrained_base(world: Path) -> None:
     variants = GlueConfig(**glue(world, training={"part": "flow"})).variants()
     assert variants["base"].training.part == "nothing"
     assert variants["floater"].training.part == "flow"
+
+
+def test_a_run_that_stops_between_micro_batches_leaves_the_flow_as_it_was(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Flow] = []
+    step = SafeTrainer.training_step
+
+    def stopped(self: SafeTrainer, model: Any, *arguments: Any) -> Any:
+        if seen:
+            raise KeyError("the second batch")
+        seen.extend(module for module in model.modules() if isinstance(module, Flow))
+        return step(self, model, *arguments)
+
+    monkeypatch.setattr(SafeTrainer, "training_step", stopped)
+    settings = glue(world, training={"batch": 4, "accumulate": 3, "updates": 2})
+    with pytest.raises(KeyError, match="the second batch"):
+        train(settings, tmp_path / "run")
+    (flow,) = seen
+    flow.zero_grad()
+    flow.table(5).sum().backward()
+    assert all(weight.grad is not None for weight in flow.parameters())

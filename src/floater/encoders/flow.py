@@ -6,15 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Literal
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from ..config import NotNegative, Positive, PositiveInt
 from ..dynamics import REACH, ActivationName, MLPDynamics
@@ -22,14 +16,15 @@ from ..errors import ArgumentError, StaleTrajectoryError
 from ..ode import RK4, Dopri5, Midpoint, Pieces, Solver, Trajectory, outside_graphs
 from ..times import check_times
 from .base import Encoder, EncoderConfig
+from .optimiser_steps import optimiser_steps
+from .solution import Solution
 from .sweeps import PendingSweeps
-from .weight_changes import WeightChanges
 
 LENGTH = 512
 """Largest `length` that a config takes over from a model; longer models see most inputs far from
 their limit.
 """
-_ROWS_AHEAD = 64  # at least, once the requested lengths grow
+_ROWS_AHEAD = 64  # once the requested lengths grow
 
 
 class FlowConfig(EncoderConfig):
@@ -171,12 +166,13 @@ class Flow(Encoder):
         origins = origin_scale * torch.randn(sites, dim) if origin_scale else None
         self.register_buffer("origins", origins)
         self.solves = 0
-        self._solution: _Solution | None = None
+        self._solution: Solution | None = None
         # With keep_for > 1: the solution that training steps share, and how many there were.
-        self._shared: _Solution | None = None
+        self._shared: Solution | None = None
         self._age = 0
         self._pending: PendingSweeps | None = None
-        _step_counter.follow(self)
+        if keep_for > 1:
+            optimiser_steps.tell_after(self)
 
     def forward(self, times: Tensor) -> Tensor:
         if torch.is_inference_mode_enabled():  # training may use this solution later
@@ -186,7 +182,8 @@ class Flow(Encoder):
 
     def table(self, length: int) -> Tensor:
         trained = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
-        if trained or torch.compiler.is_compiling():
+        mistaken = not isinstance(length, int) or length < 1
+        if trained or mistaken or torch.compiler.is_compiling():
             return super().table(length)
         # Without gradients the table is kept. In generation lengths grow by one: some rows are
         # computed in advance.
@@ -195,8 +192,8 @@ class Flow(Encoder):
             kept = solution.table()
             if kept is None or len(kept) < length:
                 reached = int(solution.trajectory.end / self.delta)
-                rows = length if kept is None else length + max(_ROWS_AHEAD, length // 4)
-                kept = super().table(max(length, min(rows, reached)))
+                ahead = 0 if kept is None else _ROWS_AHEAD
+                kept = super().table(max(length, min(length + ahead, reached)))
                 solution.keep(kept)
             return kept[:length]
 
@@ -254,12 +251,13 @@ class Flow(Encoder):
         if self._pending is not None:
             return False
         self._pending = PendingSweeps()
-        _step_counter.watch(self)
+        optimiser_steps.tell_before(self, True)
         return True
 
     def stop_collecting(self) -> PendingSweeps | None:
         """Stop collecting, and return what waits for a sweep."""
         pending, self._pending = self._pending, None
+        optimiser_steps.tell_before(self, False)
         if pending is not None:
             pending.close()
         return pending
@@ -270,7 +268,7 @@ class Flow(Encoder):
         if owns and self._pending is not None:
             self._pending.refuse_step()
 
-    def _current(self, tensors: list[Tensor]) -> tuple[_Solution, bool]:
+    def _current(self, tensors: list[Tensor]) -> tuple[Solution, bool]:
         """Return the solution to use, and whether it is that of the current weights, so that these
         get a gradient.
         """
@@ -285,7 +283,7 @@ class Flow(Encoder):
         if any(id(parameter) in parameter_ids for parameter in self.parameters()):
             self._age += 1
 
-    def _exact(self, tensors: list[Tensor]) -> _Solution:
+    def _exact(self, tensors: list[Tensor]) -> Solution:
         """Return the solution for the current weights."""
         solution = self._solution
         try:
@@ -300,8 +298,29 @@ class Flow(Encoder):
             self._solution = self._shared = None  # so that the next call solves
             raise
         self.solves += 1
-        self._solution = _Solution(self, tensors, plan)
+        self._solution = self._solve(tensors, plan)
         return self._solution
+
+    def _solve(self, tensors: list[Tensor], plan: Sequence[float] = ()) -> Solution:
+        """Return a new solution for these weights, which takes its steps when it is called.
+
+        Args:
+            tensors: the weights.
+            plan: lengths of steps to try.
+        """
+        start = self.start()
+        trajectory = Trajectory(
+            self.dynamics,
+            start,
+            solver=self.solver,
+            gradient="discrete",
+            start=0.0,
+            keep_dense=True,
+            # frozen weights of a model in training may be unfrozen later
+            keep_stages=self.training or any(tensor.requires_grad for tensor in tensors),
+            plan=plan,
+        )
+        return Solution(trajectory, tensors, self.initial, start)
 
     def kept_state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs so that a resumed run continues with the same solution.
@@ -326,7 +345,7 @@ class Flow(Encoder):
         for i, tensor in enumerate(tensors):
             tensor.copy_(state[str(i)])
         with torch.enable_grad():
-            self._shared = _Solution(self, tensors)
+            self._shared = self._solve(tensors)
         self._age = int(state["age"])
         for tensor, value in zip(tensors, current, strict=True):
             tensor.copy_(value)
@@ -351,124 +370,8 @@ class Flow(Encoder):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        _step_counter.follow(self)
+        if self.keep_for > 1:
+            optimiser_steps.tell_after(self)
 
 
-class _Solution:
-    """A trajectory with the weights it belongs to.
-
-    Args:
-        flow: the encoder.
-        tensors: its weights.
-        plan: lengths of steps to try.
-    """
-
-    def __init__(self, flow: Flow, tensors: list[Tensor], plan: Sequence[float] = ()) -> None:
-        self._tensors = tensors
-        self._changes = WeightChanges(tensors)
-        self.weights = [tensor.detach().clone() for tensor in tensors]
-        self._initial, self._start = flow.initial, flow.start()
-        self._table: Tensor | None = None
-        self._table_version = 0
-        self.trajectory = Trajectory(
-            flow.dynamics,
-            self._start,
-            solver=flow.solver,
-            gradient="discrete",
-            start=0.0,
-            keep_dense=True,
-            # frozen weights of a model in training may be unfrozen later
-            keep_stages=flow.training or any(tensor.requires_grad for tensor in tensors),
-            plan=plan,
-        )
-
-    def table(self) -> Tensor | None:
-        """Return the encodings of the first positions that are kept, unless somebody has written
-        into them.
-        """
-        table = self._table
-        return table if table is not None and table._version == self._table_version else None
-
-    def keep(self, table: Tensor) -> None:
-        """Keep the encodings of the first positions."""
-        self._table, self._table_version = table, table._version
-
-    def finish(self) -> list[float]:
-        """Return lengths of steps to try in the next solve; raise if this one served changed
-        weights.
-        """
-        self._changes.check()
-        return self.trajectory.next_plan
-
-    def fits(self, tensors: list[Tensor]) -> bool:
-        """Return whether these are the same tensors, with the same shape, type and device.
-
-        Gradients must also be available for those that require them.
-        """
-        if not self.trajectory.unchanged:  # also after an optimiser step of length zero
-            return False
-        if self._start.requires_grad != self._initial.requires_grad:
-            return False
-        return len(tensors) == len(self.weights) and all(
-            tensor is original
-            and tensor.shape == weight.shape
-            and tensor.dtype == weight.dtype
-            and tensor.device == weight.device
-            and (self.trajectory.differentiable or not tensor.requires_grad)
-            for tensor, original, weight in zip(tensors, self._tensors, self.weights, strict=True)
-        )
-
-    def serves(self, tensors: list[Tensor]) -> bool:
-        """Return whether it may still be used although the weights may have changed."""
-        return self.fits(tensors) and (
-            self.trajectory.own_weights or self.equals(tensors, waits=True)
-        )
-
-    def equals(self, tensors: list[Tensor], *, waits: bool) -> bool:
-        """Return whether these are the weights of this solution, bit for bit.
-
-        Args:
-            tensors: the weights.
-            waits: wait for the comparison on every device.
-        """
-        return self._changes.none(tensors, self.weights, waits=waits)
-
-
-class _StepCounter:
-    """Counts optimiser steps for flows whose solution is shared by several of them, and asks flows
-    that collect cotangents before a step.
-    """
-
-    def __init__(self) -> None:
-        self._flows: WeakSet[Flow] = WeakSet()
-        self._watched: WeakSet[Flow] = WeakSet()
-        register_optimizer_step_post_hook(self)
-        register_optimizer_step_pre_hook(self.before)
-
-    def watch(self, flow: Flow) -> None:
-        """Ask this flow before every step whether its gradients are complete."""
-        self._watched.add(flow)
-
-    def before(self, optimiser: Optimizer, *_: object) -> None:
-        """Before a step."""
-        if self._watched:
-            for flow in self._watched:
-                flow.check_step(_parameter_ids(optimiser))
-
-    def follow(self, flow: Flow) -> None:
-        """Count the steps of this flow from now on."""
-        if flow.keep_for > 1:
-            self._flows.add(flow)
-
-    def __call__(self, optimiser: Optimizer, *_: object) -> None:
-        if self._flows:
-            for flow in self._flows:
-                flow.count_step(_parameter_ids(optimiser))
-
-
-def _parameter_ids(optimiser: Optimizer) -> set[int]:
-    return {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
-
-
-_step_counter = _StepCounter()
 _lock = threading.RLock()  # threads that share a model share its solution

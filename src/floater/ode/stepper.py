@@ -90,7 +90,7 @@ class Stepper(StepProgress):
         self._no_constants = like.new_empty(len(sums), 0)
         self._begun = False
         self._plan = list(plan)
-        self._plans = keep_dense and runs_ahead(like)
+        self._can_plan = keep_dense and runs_ahead(like)
         self._planned = 0  # steps taken as planned
 
     def advance(self, end: float, sink: Sink | None = None, clip: bool = False) -> None:
@@ -105,7 +105,7 @@ class Stepper(StepProgress):
             return
         self.rule.check_reachable(self, end)
         if not self._begun:
-            if self._plans and sink is None and not clip:
+            if self._can_plan and sink is None and not clip:
                 self._follow_plan(end)
             if not self._begun:
                 self._begin()
@@ -116,7 +116,7 @@ class Stepper(StepProgress):
     @property
     def next_plan(self) -> list[float]:
         """Lengths of steps to try when similar dynamics are solved next; none on the CPU."""
-        if not self._plans or not self.steps:
+        if not self._can_plan or not self.steps:
             return []
         lengths = self.rule.next_plan(self.lengths, self._planned)
         return [*lengths, *self._plan[self.steps :]] if lengths else []

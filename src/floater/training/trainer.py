@@ -81,6 +81,12 @@ class SafeTrainer(Trainer):
     def _accumulates(self) -> bool:
         return self.args.gradient_accumulation_steps > 1
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().train(*args, **kwargs)
+        finally:  # stopped between two micro-batches, a model would go on collecting
+            stop(flows_of(self._bare))
+
     # Data, optimiser, evaluation ------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -138,11 +144,7 @@ class SafeTrainer(Trainer):
         flows = flows_of(self._bare) if self._accumulates and self.args.world_size == 1 else []
         for flow in flows:
             flow.collect_cotangents()
-        try:
-            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-        except BaseException:
-            stop(flows)
-            raise
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients:
             sweep(flows)
         value = loss.item()

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..errors import StaleTrajectoryError
 from ..ode import runs_ahead
+from .optimiser_steps import optimiser_steps
 
 _CALLS_PER_CHECK = 16
 
 
-class WeightChanges:
+class WeightComparison:
     """Compares weights with copies of them, bit for bit.
 
     On the CPU the answer is there at once. On another device the host would have to wait for it in
@@ -34,7 +34,7 @@ class WeightChanges:
         self._missed: Tensor | None = None
         self._calls = 0
 
-    def none(self, tensors: Sequence[Tensor], copies: Sequence[Tensor], *, waits: bool) -> bool:
+    def equal(self, tensors: Sequence[Tensor], copies: Sequence[Tensor], *, waits: bool) -> bool:
         """Return whether the weights equal their copies, as far as can be told without waiting.
 
         Args:
@@ -70,18 +70,4 @@ class WeightChanges:
 def _counters(tensors: Sequence[Tensor]) -> list[int]:
     """Numbers that change with the weights. Those of frozen weights do not depend on optimisers."""
     trained = any(tensor.requires_grad for tensor in tensors)
-    return [_optimiser_steps.count if trained else 0, *(tensor._version for tensor in tensors)]
-
-
-class _OptimiserSteps:
-    """Counts the steps of all optimisers."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        register_optimizer_step_post_hook(self)
-
-    def __call__(self, *_: object) -> None:
-        self.count += 1
-
-
-_optimiser_steps = _OptimiserSteps()
+    return [optimiser_steps.count if trained else 0, *(tensor._version for tensor in tensors)]
