@@ -6,6 +6,7 @@ import sacrebleu
 from floater.errors import ArgumentError
 from floater.tasks.translation.scoring import (
     bins,
+    bootstrap_over_seeds,
     paired_bootstrap,
     paper_bleu,
     score,
@@ -78,3 +79,21 @@ def test_bins_cover_every_length_once() -> None:
     assert found == {"0-80": [0, 1], "80-100": [2, 3], "100+": [4, 5]}
     with pytest.raises(ArgumentError, match="increasing positive integers"):
         bins([1], [100, 80])
+
+
+def test_the_bootstrap_over_seeds_covers_the_spread_of_training() -> None:
+    references = [f"the cat number {i} sat on mat {i * i} near the door" for i in range(60)]
+    good = [line.replace("door", "window") for line in references]
+    bad = [line.replace("sat on", "was by") for line in good]
+    mixed = [good, bad, good]
+    clear = bootstrap_over_seeds([bad, bad, bad], [good, good, good], references, draws=200)
+    assert clear.difference == pytest.approx(
+        score(good, references)["bleu"].score - score(bad, references)["bleu"].score
+    )
+    assert clear.low > 0
+    assert clear.p_value == pytest.approx(0.01)
+    open_question = bootstrap_over_seeds(mixed, [good, good, good], references, draws=200)
+    assert open_question.low == 0 < open_question.difference < open_question.high
+    assert open_question.p_value > 0.5  # 8 of 27 draws of seeds leave out the bad one
+    same = bootstrap_over_seeds(mixed, mixed, references, draws=200)
+    assert same.low < 0 == same.difference < same.high

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..printing import print_text
 from ..runs.folder import RunFolder
 from ..runs.results import Figure, Mean, Paper, Results, Series, Table
-from ..runs.scores import Score
+from ..runs.scores import Difference, Score
 from .scheduler import Runs
 from .variants import Variant
 
@@ -127,9 +127,14 @@ def against(base: RunFolder, other: RunFolder) -> str:
     if paired is None:
         paired = compare(base, other, "test")
         other.add_paired([paired])
+    return difference_text(paired)
+
+
+def difference_text(difference: Difference) -> str:
+    """A difference with its interval and p-value as text."""
     return (
-        f"{paired.difference:+.2f} ({paired.low:+.2f} to {paired.high:+.2f}, p = "
-        f"{paired.p_value:.3f})"
+        f"{difference.difference:+.2f} ({difference.low:+.2f} to {difference.high:+.2f}, p = "
+        f"{difference.p_value:.3f})"
     )
 
 

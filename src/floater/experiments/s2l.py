@@ -4,9 +4,19 @@ the same on the embedded corpus.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ..runs.results import Cell, Mean, Results, Table
 from .base import ReproductionRequest, TrainingItem
-from .result_tables import by_length, fact, length_bins, scored, test_data, verdict
+from .result_tables import (
+    by_length,
+    difference_text,
+    fact,
+    length_bins,
+    scored,
+    test_data,
+    verdict,
+)
 from .scheduler import Runs
 from .variants import HOUR, Sources, Variant
 
@@ -41,6 +51,8 @@ class ShortToLong(TrainingItem):
         Variant("flow-qkv-scratch", "flow, q, k, v"),
         *STRETCHED,
     )
+    recommended: ClassVar[str] = "flow-stretch"
+    """The variant that `docs/choose.md` recommends, which is compared with all others."""
 
     def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
@@ -50,6 +62,8 @@ class ShortToLong(TrainingItem):
             for metric, label in _LABELED_METRICS
         ]
         tables.append(twice_table(variants, runs))
+        if self.recommended in runs and len(runs) > 1:
+            tables.append(lead_table(self.recommended, variants, runs))
         figures = [
             by_length(variants, runs, metric, f"{label} by source length", label)
             for metric, label in _LABELED_METRICS
@@ -127,6 +141,35 @@ def twice_table(variants: list[Variant], runs: Runs) -> Table:
             "exact, trained, %",
             "exact, twice, %",
         ],
+        rows=rows,
+    )
+
+
+def lead_table(recommended: str, variants: list[Variant], runs: Runs) -> Table:
+    """The lead in BLEU of one variant over each of the others, by source length."""
+    from ..tasks.translation.evaluation import compare_by_length  # noqa: PLC0415  (imports torch)
+
+    others = [variant for variant in variants if variant.key != recommended]
+    leads = compare_by_length(
+        runs[recommended], {variant.key: runs[variant.key] for variant in others}
+    )
+    rows: list[list[Cell]] = []
+    for variant in others:
+        lead = leads[variant.key]
+        rows.append(
+            [
+                variant.name,
+                *(difference_text(lead[bin]) if bin in lead else None for bin in length_bins(runs)),
+            ]
+        )
+    name = next(variant.name for variant in variants if variant.key == recommended)
+    return Table(
+        title=f"Lead of {name} in BLEU (95 %, p)",
+        note=(
+            "Difference of the means over seeds; interval and p-value from a bootstrap over lines "
+            "and seeds."
+        ),
+        columns=["over", *length_bins(runs)],
         rows=rows,
     )
 

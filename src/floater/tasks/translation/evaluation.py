@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,15 +15,16 @@ from ...errors import ArgumentError, RunError
 from ...files import check_hashes, file_hash, reading, write_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
-from ...runs.scores import BinScores, PairedScore, SetScores
+from ...runs.scores import BinScores, Difference, PairedScore, SetScores
 from ...training.placement import set_beyond
 from ...training.process import process_settings
-from . import vocabulary
+from . import corpus, vocabulary
 from .config import TranslationConfig
 from .corpus import Pairs
 from .decoding import Translator
 from .model import MarianMTModel
-from .scoring import bins, paired_bootstrap, paper_bleu, score
+from .preparing import long_enough
+from .scoring import bins, bootstrap_over_seeds, paired_bootstrap, paper_bleu, score
 
 _LABELS = {
     "bleu": "BLEU",
@@ -167,6 +168,49 @@ def compare(base: RunFolder, other: RunFolder, name: str) -> PairedScore:
     return PairedScore(
         **difference.model_dump(), test_set=name, against=base.path.name, measure="bleu"
     )
+
+
+def compare_by_length(
+    runs: Sequence[RunFolder], bases: Mapping[str, Sequence[RunFolder]]
+) -> dict[str, dict[str, Difference]]:
+    """The lead of one system over others in each bin of source length: a bootstrap over test lines
+    and seeds.
+
+    Args:
+        runs: the runs of the system, one per seed. The bins are those of the first run's config, in
+            tokens of its vocabulary.
+        bases: the runs of the others, by name.
+
+    Returns:
+        Differences by name and bin; bins without lines are left out.
+    """
+    config = TranslationConfig(**runs[0].settings())
+    words = vocabulary.load(runs[0].vocabulary)
+    pairs = long_enough(corpus.load(config.data, "test"), words, config.data.min_test_tokens)
+    if pairs is None:
+        raise RunError(f"The config of {runs[0].path} names no test set.")
+    lengths = [len(row) for row in words.encode(pairs.source)]
+    rows_by_bin = bins(lengths, config.decoding.length_bins)
+    translations = _translations(runs, pairs)
+    leads: dict[str, dict[str, Difference]] = {name: {} for name in bases}
+    for name, others in bases.items():
+        base = _translations(others, pairs)
+        for label, rows in rows_by_bin.items():
+            if rows:
+                leads[name][label] = bootstrap_over_seeds(
+                    [[seed[row] for row in rows] for seed in base],
+                    [[seed[row] for row in rows] for seed in translations],
+                    [pairs.target[row] for row in rows],
+                )
+    return leads
+
+
+def _translations(runs: Sequence[RunFolder], pairs: Pairs) -> list[list[str]]:
+    """The translations of a test set by each run."""
+    for folder in runs:
+        if _predictions(folder, "test.ref.txt", "test") != list(pairs.target):
+            raise RunError(f"{folder.path} was evaluated on another test set than {pairs.name}.")
+    return [_predictions(folder, "test.txt", "test") for folder in runs]
 
 
 def _predictions(folder: RunFolder, file: str, name: str) -> list[str]:

@@ -88,10 +88,12 @@ def _resampled(
     for draw in range(draws):
         rows = random.integers(0, count, count)
         for number, system in enumerate(statistics):
-            scores[number, draw] = metric._compute_score_from_stats(
-                system[rows].sum(0).tolist()
-            ).score
+            scores[number, draw] = _corpus_score(metric, system, rows)
     return scores
+
+
+def _corpus_score(metric: BLEU | CHRF, statistics: np.ndarray, lines: np.ndarray) -> float:
+    return float(metric._compute_score_from_stats(statistics[lines].sum(0).tolist()).score)
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -153,6 +155,55 @@ def paired_bootstrap(
         high=float(high),
         p_value=float(second.p_value),
         signature=str(signatures["BLEU"]),
+    )
+
+
+def bootstrap_over_seeds(
+    base: Sequence[Sequence[str]],
+    other: Sequence[Sequence[str]],
+    references: Sequence[str],
+    *,
+    draws: int = 1000,
+) -> Difference:
+    """Bootstrap of the difference between mean BLEU scores over the seeds of two systems.
+
+    Each draw resamples the lines, the same ones for all seeds, and the seeds of each system. So the
+    interval covers the spread of training as well as that of the test set.
+
+    Args:
+        base: translations of the lines by each seed of one system.
+        other: the same of the other system.
+        references: of the lines.
+        draws: number of resamples.
+    """
+    metric = BLEU(references=[list(references)])
+    systems = [
+        [np.array(metric._extract_corpus_statistics(list(seed), None)) for seed in system]
+        for system in (base, other)
+    ]
+    random = np.random.default_rng(_SEED)
+    every_line = np.arange(len(references))
+    whole = [
+        np.mean([_corpus_score(metric, seed, every_line) for seed in system]) for system in systems
+    ]
+    differences = np.empty(draws)
+    for draw in range(draws):
+        lines = random.integers(0, len(references), len(references))
+        means = []
+        for system in systems:
+            scores = [_corpus_score(metric, seed, lines) for seed in system]
+            means.append(np.mean([scores[i] for i in random.integers(0, len(scores), len(scores))]))
+        differences[draw] = means[1] - means[0]
+    low, high = np.percentile(differences, [2.5, 97.5])
+    tail = float(min(np.mean(differences <= 0), np.mean(differences >= 0)))
+    return Difference(
+        base=float(whole[0]),
+        other=float(whole[1]),
+        difference=float(whole[1] - whole[0]),
+        low=float(low),
+        high=float(high),
+        p_value=float(min(1.0, 2 * max(tail, 1 / draws))),
+        signature=f"{metric.get_signature()}|bs:{draws}|lines+seeds|seed:{_SEED}",
     )
 
 
