@@ -26,7 +26,7 @@ import floater
 from floater.tasks.translation.model import MarianMTModel
 from floater.training import parameter_groups
 from step_models import PAD, STRETCH, translation_batch
-from turns import parse, report, take_turns
+from turns import machine, parse, report, take_turns
 
 SIZES = {
     "pairs": 40,
@@ -101,7 +101,8 @@ def main() -> None:
         return translation_batch(arguments.tokens, arguments.length, arguments.vocabulary)
 
     if arguments.profile is None:
-        report(arguments, take_turns(arguments.pairs, variants, draw), "stretched times")
+        times = take_turns(arguments.pairs, variants, draw)
+        report(arguments, times, "stretched times", benchmark="jitter", machine=machine())
         return
     shared = draw()
     for name in ("plain", "stretched"):

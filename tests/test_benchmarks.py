@@ -14,6 +14,7 @@ import torch
 
 import inference
 import irregular
+import methods
 import performance
 import scaling
 import training
@@ -246,6 +247,22 @@ def test_series_compares_flows_with_sinusoids(run: Run) -> None:
     table = performance.irregular(result)
     assert table.count("| flow, ") == 3
     assert "| sinusoidal, " not in table
+
+
+def test_methods_of_higher_order_need_fewer_evaluations_for_small_errors(run: Run) -> None:
+    found = run(methods, "--positions=64", "--sites=2", "--width=16", "--threads=1")
+    by_method: dict[str, dict[float, Any]] = {}
+    for row in found["rows"]:
+        by_method.setdefault(row["method"], {})[row["rtol"]] = row
+    assert set(by_method) == {*methods.METHODS, methods.OURS}
+    for rows in by_method.values():
+        errors = [rows[rtol]["error"] for rtol in methods.TOLERANCES]
+        assert errors[0] > errors[2] > errors[4]
+        assert rows[1e-2]["count"] < rows[1e-6]["count"]
+    assert by_method["RK23"][1e-6]["count"] > 2 * by_method["RK45"][1e-6]["count"]
+    # the same method with another step control
+    assert by_method[methods.OURS][1e-4]["count"] <= 1.3 * by_method["RK45"][1e-4]["count"]
+    assert by_method[methods.OURS][1e-4]["error"] < 5e-4
 
 
 def test_results_of_other_sizes_and_broken_ones_are_not_taken(

@@ -37,6 +37,8 @@ SHOWN = ("untouched-again", "flow", "flow-jitter", "flow-frozen", "sinusoidal", 
 SIZES: dict[str, dict[str, int]] = {
     "launches": {"positions": 256, "sites": 18, "width": 512},
     "irregular": {"layers": 2, "width": 64, "rows": 32, "observations": 70},
+    "jitter": {"tokens": 768, "length": 48, "layers": 6, "width": 512},
+    "methods": {},
 }
 """Sizes that the page states for a benchmark; those of others are defaults without a number."""
 CHANGEABLE = ("layers", "width", "vocabulary", "tokens", "length", "largest")
@@ -183,6 +185,27 @@ def irregular(record: Record) -> str:
     return markdown_table(("positions", "rounds", "step", "overhead", "95 % interval"), rows)
 
 
+def jitter(record: Record) -> str:
+    rows = []
+    for name, key in (("stretched times", "overhead"), ("untouched against untouched", "control")):
+        rows.append([name, *_overhead({"overhead": record[key]}), str(record["settings"]["pairs"])])
+    return markdown_table(("step", "more time", "95 % interval", "rounds"), rows)
+
+
+def methods(record: Record) -> str:
+    rows = [
+        [
+            row["method"],
+            str(row["order"]),
+            f"{row['rtol']:g}",
+            f"{row['error']:.1e}",
+            f"{row['count']:,}",
+        ]
+        for row in record["rows"]
+    ]
+    return markdown_table(("method", "order", "rtol", "largest error", "evaluations of h"), rows)
+
+
 TABLES: dict[str, Callable[[Record], str]] = {
     "training": training,
     "memory": memory,
@@ -190,6 +213,8 @@ TABLES: dict[str, Callable[[Record], str]] = {
     "scaling": scaling,
     "launches": launches,
     "irregular": irregular,
+    "jitter": jitter,
+    "methods": methods,
 }
 """The table of each benchmark."""
 
