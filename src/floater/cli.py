@@ -52,16 +52,17 @@ def floater(
 @app.command()
 def demo(
     out: options.DemoFolder = Path("demo"),
-    updates: options.DemoUpdates = 700,
+    updates: options.DemoUpdates = 1000,
     rounds: options.DemoRounds = 12,
     workers: options.Workers = 2,
     again: options.Again = False,
+    seed: options.DemoSeed = 0,
 ) -> None:
     """Show any length, any spacing and any model within minutes, and write a report."""
     check_folder(out)
     from .experiments.demo import demo  # noqa: PLC0415
 
-    demo(out, console, updates=updates, rounds=rounds, workers=workers, again=again)
+    demo(out, console, updates=updates, rounds=rounds, workers=workers, again=again, seed=seed)
 
 
 @app.command()

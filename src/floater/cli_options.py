@@ -47,6 +47,7 @@ DemoUpdates = Annotated[int, Option(min=2, max=10**9, help="Number of updates of
 DemoRounds = Annotated[
     int, Option(min=1, max=10_000, help="Number of rounds in which updates are timed.")
 ]
+DemoSeed = Annotated[int, Option(min=0, max=2**32 - 1, help="Seed of the translation models.")]
 Again = Annotated[
     bool, Option("--again", help="Train again if the folder holds the runs of a demo.")
 ]

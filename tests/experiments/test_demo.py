@@ -37,6 +37,8 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
         "1",
         "--workers",
         "1",
+        "--seed",
+        "3",
     ]
     monkeypatch.setattr(cli, "console", Console(width=80))
     result = CliRunner().invoke(cli.app, arguments)
@@ -58,6 +60,7 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
         assert "Outputs on short texts are identical to the bit" in said
     results = Results.read(tmp_path)
     assert len(results.runs) == 6
+    assert "flow-stretch-seed3" in results.runs
     for name in ("encodings.png", "short-to-long.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -35,7 +35,6 @@ VARIANTS = [
     Variant("flow-stretch", "flow, stretched"),
 ]
 """The last one is the recommended flow."""
-SEED = 0
 EDGES = [40, 60, 80, 120]
 """Edges of the bins of source length; training sources are shorter than the first edge."""
 MAX_TRAIN_ITEMS, MAX_TEST_ITEMS = 3, 16
@@ -49,7 +48,7 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
             "embedded": {
                 "train": {"pairs": 20_000, "longest": MAX_TRAIN_ITEMS},
                 "valid": {"pairs": 50, "longest": MAX_TRAIN_ITEMS},
-                "test": {"pairs": 640, "longest": MAX_TEST_ITEMS},
+                "test": {"pairs": 900, "longest": MAX_TEST_ITEMS},
             },
             "max_source_tokens": EDGES[0] - 1,
         },
@@ -58,7 +57,7 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
         "training": {
             "updates": updates,
             "batch_tokens": 2048,
-            "lr": 0.004,
+            "lr": 0.003,
             "warmup": 100,
             "evaluate_every": min(350, updates),
             # the same for all longer demos, so that a demo can be resumed with more updates
@@ -71,7 +70,14 @@ def settings(updates: int) -> dict[str, dict[str, Any]]:
 
 
 def demo(
-    out: Path, console: Console, *, updates: int, rounds: int, workers: int, again: bool
+    out: Path,
+    console: Console,
+    *,
+    updates: int,
+    rounds: int,
+    workers: int,
+    again: bool,
+    seed: int = 0,
 ) -> Results:
     """Train short and test long, use real times, attach to a pretrained model, and write a report.
 
@@ -82,20 +88,21 @@ def demo(
         rounds: number of rounds in which updates are timed.
         workers: number of runs at the same time.
         again: remove the runs of an earlier demo first.
+        seed: of the translation models.
     """
     started = time.perf_counter()
     torch.set_flush_denormal(True)
     settings_by_key = settings(updates)
     _introduce(settings_by_key["sinusoidal"], console)
     if again:
-        _remove_runs(out)
+        _remove_runs(out, seed)
     text = (
         f"{len(VARIANTS)} small translation models that differ only in their positions: {updates} "
         f"updates each, {workers} at the same time, then a test on lists of up to "
         f"{MAX_TEST_ITEMS} items."
     )
     _print_step(console, "1. Any length:", text)
-    runs = run_all(VARIANTS, settings_by_key, [SEED], out, workers=workers, console=console)
+    runs = run_all(VARIANTS, settings_by_key, [seed], out, workers=workers, console=console)
     configs = {key: TranslationConfig(**settings) for key, settings in settings_by_key.items()}
     costs = step_costs(configs, runs[VARIANTS[0].key][0], rounds=rounds, console=console)
     lengths = _results(runs, costs)
@@ -161,10 +168,11 @@ def _shorten(text: str, width: int = 110) -> str:
     return text if len(text) <= width else f"{text[:width]} …"
 
 
-def _remove_runs(out: Path) -> None:
-    """Remove the runs of an earlier demo, and nothing else."""
-    for key in (*(variant.key for variant in VARIANTS), "flow-input", "flow-index"):
-        folder = out / f"{key}-seed{SEED}"
+def _remove_runs(out: Path, seed: int) -> None:
+    """Remove the runs of an earlier demo with the same seed, and nothing else."""
+    names = [f"{variant.key}-seed{seed}" for variant in VARIANTS]
+    for name in (*names, "flow-input-seed0", "flow-index-seed0"):
+        folder = out / name
         if folder.exists():
             if not (folder / CONFIG).is_file():
                 raise RunError(
