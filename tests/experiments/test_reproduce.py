@@ -155,7 +155,8 @@ OTHERS = ("relative", "rotary", "rotary-flow")
 FIGURE_3 = (
     *("sinusoidal", "learned", "recurrent", "relative", "rotary", "rotary-flow"),
     *("flow-blocks", "flow-qkv-scratch"),
-    *("sinusoidal-stretch", "rotary-stretch", "rotary-flow-stretch", "flow-stretch"),
+    *("sinusoidal-stretch", "rotary-stretch", "rotary-flow-stretch"),
+    *("rotary-flow-half", "flow-stretch"),
 )
 TRICKS = ("kept", "seldom", "tricks", "small-weights", "frozen", "rk4", "rk4-tricks")
 VARIANTS: dict[tuple[str, Scale], tuple[str, ...]] = {
@@ -165,7 +166,9 @@ VARIANTS: dict[tuple[str, Scale], tuple[str, ...]] = {
     **{("rnn", scale): ("flow-blocks", *TABLE_6) for scale in SCALES},
     **{("s2l", scale): FIGURE_3 for scale in SCALES},
     **{
-        ("lengths", scale): tuple(key for key in FIGURE_3 if key != "flow-blocks")
+        ("lengths", scale): tuple(
+            key for key in FIGURE_3 if key not in ("flow-blocks", "rotary-flow-half")
+        )
         for scale in SCALES
     },
     **{

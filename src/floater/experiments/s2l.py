@@ -27,6 +27,7 @@ STRETCHED = (
     Variant("sinusoidal-stretch", "sinusoidal, stretched"),
     Variant("rotary-stretch", "rotary, stretched"),
     Variant("rotary-flow-stretch", "rotary + flow, stretched"),
+    Variant("rotary-flow-half", "rotary + flow, half stretched"),
     Variant("flow-stretch", "flow, stretched"),
 )
 """Rows whose times are stretched at random while training."""
@@ -84,7 +85,11 @@ class AnyLength(ShortToLong):
     title = "Any length: lists of numbers, dates and times"
     trains = None
     sources = Sources("translation/numbers/{key}.yaml", "translation/numbers/{key}.yaml")
-    variants = tuple(variant for variant in ShortToLong.variants if variant.key != "flow-blocks")
+    variants = tuple(
+        variant
+        for variant in ShortToLong.variants
+        if variant.key not in ("flow-blocks", "rotary-flow-half")
+    )
 
 
 def length_table(variants: list[Variant], runs: Runs, metric: str, title: str, note: str) -> Table:

@@ -84,6 +84,12 @@ EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
         "sites": "qkv",
         "jitter": STRETCH,
     },
+    "rotary-flow-half": {
+        "rotary": True,
+        "encoder": FAR_FLOW,
+        "sites": "qkv",
+        "jitter": {**STRETCH, "share": 0.5},
+    },
     "flow-stretch": {"encoder": FAR_FLOW, "sites": "qkv", "jitter": STRETCH},
 }
 """`positions` of each variant at the scale smoke; at the other scales config files define them."""
