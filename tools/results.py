@@ -3,10 +3,11 @@
     python tools/results.py [--check]
 
 Each table is between `<!-- NAME -->` and `<!-- /NAME -->`. It is built from
-docs/records/NAME/results.json, a copy of what `floater reproduce` wrote, or from all files
-docs/records/NAME/*.json: copies of the comparison.json files of `floater compare` or `floater
-reproduce`, each named after its config. The curves (docs/figures/masked-lm.png) are those of
-docs/records/mlm. With --check nothing is written, and the exit code is 1 if a table differs.
+docs/records/NAME/results.json, a copy of what `floater reproduce` wrote (`<!-- NAME.1.3 -->` takes
+its first and third table only), or from all files docs/records/NAME/*.json: copies of the
+comparison.json files of `floater compare` or `floater reproduce`, each named after its config. The
+curves (docs/figures/masked-lm.png) are those of docs/records/mlm. With --check nothing is written,
+and the exit code is 1 if a table differs.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def filled(page: str, records: Path) -> str:
         records: folder with a folder of comparisons for each marker.
     """
 
-    def table(name: str) -> str:
+    def table(marker: str) -> str:
+        name, *numbers = marker.split(".")
         if (records / name / RESULTS).is_file():
-            return reproduced(Results.read(records / name))
+            return reproduced(Results.read(records / name), [int(number) for number in numbers])
         comparisons = [
             Comparison.from_file(path).model_copy(update={"name": path.stem})
             for path in sorted((records / name).glob("*.json"))
@@ -65,15 +67,22 @@ def filled(page: str, records: Path) -> str:
     return with_tables(page, table)
 
 
-def reproduced(results: Results) -> str:
-    """Return the tables of a reproduction, with their notes and its summary."""
+def reproduced(results: Results, numbers: Sequence[int] = ()) -> str:
+    """Return the tables of a reproduction, with their notes and its summary.
+
+    Args:
+        results: what `floater reproduce` wrote.
+        numbers: which tables, counted from 1, without the summary; default: all.
+    """
     parts = []
-    for table in results.tables:
+    shown = [results.tables[number - 1] for number in numbers] or results.tables
+    for table in shown:
         rows = [[_text(cell) for cell in row] for row in table.rows]
         text = markdown_table(table.columns, rows)
         note = textwrap.fill(f"{table.title}. {table.note}", 100, break_on_hyphens=False)
         parts.append(f"{note}\n\n{text}")
-    parts += [textwrap.fill(line, 100, break_on_hyphens=False) + "\n" for line in results.summary]
+    summary = [] if numbers else results.summary
+    parts += [textwrap.fill(line, 100, break_on_hyphens=False) + "\n" for line in summary]
     return "\n".join(parts)
 
 
@@ -103,7 +112,7 @@ def with_tables(page: str, table: Callable[[str], str]) -> str:
     def block(mark: re.Match[str]) -> str:
         return f"<!-- {mark[1]} -->\n{table(mark[1])}<!-- /{mark[1]} -->"
 
-    return re.sub(r"<!-- ([a-z0-9-]+) -->\n.*?<!-- /\1 -->", block, page, flags=re.DOTALL)
+    return re.sub(r"<!-- ([a-z0-9.-]+) -->\n.*?<!-- /\1 -->", block, page, flags=re.DOTALL)
 
 
 def check_or_write(path: Path, rebuilt: str, check: bool, advice: str) -> None:

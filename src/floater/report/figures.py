@@ -29,6 +29,8 @@ MAX_ROWS = {"heatmap": 4096, "trajectory": 4096, "similarity": 2048}
 A spectrum needs all of them.
 """
 _MARKERS = "osD^vPX*"
+_COLOURS = 10  # matplotlib's cycle; lines after it are dashed
+_INSIDE = 6  # lines whose legend has room inside the axes
 
 
 def grid(count: int, columns: int = 2) -> tuple[Figure, Sequence[Axes]]:
@@ -62,7 +64,10 @@ def line_chart(shown: results.Figure, path: Path) -> Path:
     x = np.array(numbers, float) if numeric else np.arange(len(shown.x))
     for number, series in enumerate(shown.series):
         marker = _MARKERS[number % len(_MARKERS)]
-        (line,) = axis.plot(x, _array(series.y), marker=marker, markersize=5, label=series.name)
+        dashes = "-" if number < _COLOURS else "--"
+        (line,) = axis.plot(
+            x, _array(series.y), dashes, marker=marker, markersize=5, label=series.name
+        )
         if series.low is not None and series.high is not None:
             low, high = _array(series.low), _array(series.high)
             axis.fill_between(x, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
@@ -72,7 +77,11 @@ def line_chart(shown: results.Figure, path: Path) -> Path:
     axis.set_xlabel(shown.x_label, fontsize=9)
     axis.set_ylabel(shown.y_label, fontsize=9)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    if len(shown.series) > _INSIDE:
+        figure.set_size_inches(figure.get_figwidth() + 2, figure.get_figheight())
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axis.legend(fontsize=8)
     return save(figure, path)
 
 
