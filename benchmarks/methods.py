@@ -22,7 +22,7 @@ import copy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import floater
 from floater.encoders import Flow
+from floater.errors import FloaterError
 from step_models import flow_config
 from turns import begin, options, save, show
 
@@ -44,11 +45,19 @@ OURS = "floater"
 
 def saved_flow(folder: Path) -> Flow:
     """Return the flow of a saved translation model."""
-    model = floater.from_pretrained(AutoModelForSeq2SeqLM, folder)
+    try:
+        model = floater.from_pretrained(AutoModelForSeq2SeqLM, folder)
+    except FloaterError as error:
+        fail(str(error))
     for module in model.modules():
         if isinstance(module, Flow):
             return module
-    print(f"methods.py: --model must have a flow, but {folder} has none.", file=sys.stderr)
+    fail(f"--model must have a flow, but {folder} has none.")
+
+
+def fail(message: str) -> NoReturn:
+    """Print one line and end with exit code 2."""
+    print(f"methods.py: {message}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -108,6 +117,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="folder of a saved translation model")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/methods.json"))
     arguments = parser.parse_args(given)
+    if arguments.positions < 2:
+        fail(f"--positions must be at least 2, but is {arguments.positions}.")
     begin(arguments.threads, arguments.out)
     if arguments.model is None:
         flow = flow_config().build(arguments.sites, arguments.width)

@@ -265,6 +265,25 @@ def test_methods_of_higher_order_need_fewer_evaluations_for_small_errors(run: Ru
     assert by_method[methods.OURS][1e-4]["error"] < 5e-4
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--positions=1"], "--positions must be at least 2, but is 1"),
+        (["--model=nowhere"], "nowhere must be a folder with a saved model"),
+    ],
+)
+def test_methods_refuse_wrong_input_in_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        methods.main([*arguments, "--threads=1", f"--out={tmp_path / 'out.json'}"])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("methods.py: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
 def test_results_of_other_sizes_and_broken_ones_are_not_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ..printing import print_text
 from ..runs.results import Cell, Mean, Results, Table
 from .base import ReproductionRequest, TrainingItem
 from .result_tables import (
@@ -64,6 +65,7 @@ class ShortToLong(TrainingItem):
         ]
         tables.append(twice_table(variants, runs))
         if self.recommended in runs and len(runs) > 1:
+            print_text(request.console, "comparing the variants in each bin …")
             tables.append(lead_table(self.recommended, variants, runs))
         figures = [
             by_length(variants, runs, metric, f"{label} by source length", label)
