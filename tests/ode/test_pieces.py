@@ -54,6 +54,26 @@ def test_states_and_gradients_are_those_of_a_call(
         torch.testing.assert_close(ours, theirs, rtol=0, atol=10 * tolerance * scale)
 
 
+@pytest.mark.parametrize("compiled", ["1", "0"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_bias_is_added_to_all_states(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, compiled: str
+) -> None:
+    monkeypatch.setenv("FLOATER_KERNEL", compiled)
+    solution, inputs = problem(dtype, floater.Dopri5())
+    pieces = solution.pieces(6.0)
+    column = pieces.coefficients.flatten(0, 1)[:, 1]
+    located, bias = pieces.locate(TIMES), torch.randn(16, dtype=dtype, requires_grad=True)
+    cotangent = torch.randn(len(TIMES), 16, dtype=dtype)
+    expected = located.states(column) + bias
+    found = located.states(column, bias)
+    torch.testing.assert_close(found, expected)
+    wanted = torch.autograd.grad(expected, [*inputs, bias], cotangent, retain_graph=True)
+    ours = torch.autograd.grad(found, [*inputs, bias], cotangent)
+    for one, other in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_two_requests_of_one_solution_have_gradients_of_their_own() -> None:
     solution, inputs = problem(torch.float64, floater.Dopri5())
     times = torch.linspace(0, 2, 7)
@@ -99,7 +119,7 @@ def test_what_has_no_polynomials_is_refused() -> None:
         solution.pieces(1.0)
 
 
-@pytest.mark.skipif(not hasattr(kernel.library(), "floater_pick"), reason="no compiled kernel")
+@pytest.mark.skipif(not hasattr(kernel.library(), "floater_pick_onto"), reason="no compiled kernel")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "terms"), [(16, 5), (64, 4), (112, 1)])
 def test_the_kernel_picks_rows_as_a_matrix_product_does(
@@ -119,8 +139,11 @@ def test_the_kernel_picks_rows_as_a_matrix_product_does(
         sums = kernel.pick(weights, places, rows)
         back = kernel.unpick(weights, places, sums, len(rows))
         alone = kernel.pick(weights[7:8].contiguous(), places[7:8].contiguous(), rows)
+        bias = torch.randn(size)
+        biased = kernel.pick(weights, places, rows, bias)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(sums, matrix @ rows)
+    torch.testing.assert_close(biased, matrix @ rows + bias)
     torch.testing.assert_close(back, matrix.t() @ sums, rtol=1e-5, atol=1e-4)
     assert torch.equal(alone, sums[7:8]), "a sum does not depend on its neighbours"

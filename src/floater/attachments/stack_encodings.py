@@ -84,16 +84,10 @@ class PieceEncodings:
 
         Args:
             site: number of the site.
-            bias: a row to add to all encodings, which costs nothing here: it joins the constants of
-                the polynomials.
+            bias: a row to add to all encodings, which costs no pass over them.
         """
         located = self._located[id(self._sites.pieces[site])]
-        coefficients = self._sites.columns[site]
-        if bias is not None:
-            terms = located.powers.shape[1]
-            constant = torch.arange(len(coefficients), device=bias.device) % terms == 0
-            coefficients = torch.addcmul(coefficients, constant.to(bias.dtype).unsqueeze(1), bias)
-        encodings = located.states(coefficients)
+        encodings = located.states(self._sites.columns[site], bias)
         return encodings.view(-1, self._length, encodings.shape[-1])
 
     def takes(self, bias: Tensor) -> bool:

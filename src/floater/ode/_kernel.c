@@ -475,6 +475,7 @@ typedef struct {
     float *rows;           /* [·, size], with `stride` elements between the starts of rows */
     float *sums;           /* [count, size] */
     long count, depth, size, stride;
+    const float *bias; /* added to every sum [size]; may be null */
 } Pick;
 
 /* The next sums that take the same rows, at most 4. */
@@ -484,13 +485,13 @@ INLINE int alike(const Pick *p, long n) {
     return count;
 }
 
-/* R sums that take the same rows: sums[n + r] = sum_k weights[n + r, k] · rows[places[n] + k], over some columns. */
+/* R sums that take the same rows: sums[n + r] = bias + sum_k weights[n + r, k] · rows[places[n] + k], over some columns. */
 #define PICK(R)                                                                                                         \
     INLINE void pick##R(const Pick *p, long n, long first, long last) {                                                 \
         const float *weights = p->weights + n * p->depth, *rows = p->rows + p->places[n] * p->stride;                   \
         for (long i = first; i < last; i += 8) {                                                                        \
-            v8 sum[R];                                                                                                  \
-            for (int r = 0; r < R; r++) sum[r] = all(0.0f);                                                             \
+            v8 sum[R], begin = p->bias ? load(p->bias + i) : all(0.0f);                                                 \
+            for (int r = 0; r < R; r++) sum[r] = begin;                                                                 \
             for (long k = 0; k < p->depth; k++) {                                                                       \
                 v8 row = load(rows + k * p->stride + i);                                                                \
                 for (int r = 0; r < R; r++) sum[r] += all(weights[r * p->depth + k]) * row;                             \
@@ -589,15 +590,16 @@ void floater_mix(const float *weights, const float *rows, float *out, long count
     run(&job.team);
 }
 
-void floater_pick(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
-                  long stride, int threads) {
-    Pick job = {{0, 0, size, size, 0, threads, 0, pick}, weights, places, rows, sums, count, depth, size, stride};
+/* Sums of rows times weights, onto a bias; a new name, so that an old library is not called with it. */
+void floater_pick_onto(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
+                  long stride, int threads, const float *bias) {
+    Pick job = {{0, 0, size, size, 0, threads, 0, pick}, weights, places, rows, sums, count, depth, size, stride, bias};
     run(&job.team);
 }
 
 void floater_unpick(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
                     long stride, int threads) {
-    Pick job = {{0, 0, size, size, 0, threads, 0, unpick}, weights, places, rows, sums, count, depth, size, stride};
+    Pick job = {{0, 0, size, size, 0, threads, 0, unpick}, weights, places, rows, sums, count, depth, size, stride, 0};
     run(&job.team);
 }
 

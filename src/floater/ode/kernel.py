@@ -117,17 +117,19 @@ def picks(rows: Tensor) -> bool:
         and rows.shape[1] % PANEL == 0
         and rows.numel() > 0
         and rows.stride(1) == 1
-        and hasattr(library(), "floater_pick")
+        and hasattr(library(), "floater_pick_onto")
     )
 
 
-def pick(weights: Tensor, places: Tensor, rows: Tensor) -> Tensor:
-    """Compute sums [n, size], each of the m rows from its place on, times its weights [n, m].
+def pick(weights: Tensor, places: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute sums [n, size], each of the m rows from its place on, times its weights [n, m], plus
+    a contiguous bias [size] if there is one.
 
     A sum does not depend on the others.
     """
     sums = rows.new_empty(len(places), rows.shape[1])
-    _pick("floater_pick", weights, places, rows, sums)
+    onto = ctypes.c_void_p() if bias is None else address(bias)
+    _pick("floater_pick_onto", weights, places, rows, sums, onto)
     return sums
 
 
@@ -138,7 +140,9 @@ def unpick(weights: Tensor, places: Tensor, sums: Tensor, count: int) -> Tensor:
     return rows
 
 
-def _pick(name: str, weights: Tensor, places: Tensor, rows: Tensor, sums: Tensor) -> None:
+def _pick(
+    name: str, weights: Tensor, places: Tensor, rows: Tensor, sums: Tensor, *more: ctypes.c_void_p
+) -> None:
     pointers = map(address, (weights, places, rows, sums))
     sizes = map(ctypes.c_long, (*weights.shape, sums.shape[1], rows.stride(0)))
-    getattr(loaded(), name)(*pointers, *sizes, torch.get_num_threads())
+    getattr(loaded(), name)(*pointers, *sizes, torch.get_num_threads(), *more)

@@ -65,13 +65,16 @@ class PiecewiseTimes:
     places: Tensor
     powers: Tensor
 
-    def states(self, coefficients: Tensor) -> Tensor:
+    def states(self, coefficients: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the states [n, width] of some columns of the coefficients
-        [steps · (degree + 1), width].
+        [steps · (degree + 1), width], plus a bias [width] of the same type if there is one.
         """
-        if picks(coefficients):
-            return apply(_States, coefficients, self)
+        if picks(coefficients) and (bias is None or bias.is_contiguous()):
+            return apply(_States, coefficients, bias, self)
         terms = torch.arange(self.powers.shape[1], device=self.places.device)
+        if bias is not None:  # join the constants: a pass over few rows instead of all states
+            constant = (torch.arange(len(coefficients), device=bias.device) % len(terms)).eq(0)
+            coefficients = torch.addcmul(coefficients, constant.to(bias.dtype).unsqueeze(1), bias)
         states: Tensor = F.embedding_bag(
             self.places.unsqueeze(1) + terms,
             coefficients,
@@ -82,14 +85,19 @@ class PiecewiseTimes:
 
 
 class _States(torch.autograd.Function):
-    """Sums of coefficients times powers, by the compiled kernel."""
+    """Sums of coefficients times powers, and a bias, by the compiled kernel."""
 
     @staticmethod
-    def forward(ctx: Any, coefficients: Tensor, times: PiecewiseTimes) -> Tensor:
+    def forward(
+        ctx: Any, coefficients: Tensor, bias: Tensor | None, times: PiecewiseTimes
+    ) -> Tensor:
         ctx.times, ctx.count = times, len(coefficients)
-        return pick(times.powers, times.places, coefficients)
+        return pick(times.powers, times.places, coefficients, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         times: PiecewiseTimes = ctx.times
-        return unpick(times.powers, times.places, gradient, ctx.count), None
+        rows = unpick(times.powers, times.places, gradient, ctx.count)
+        # The first power of every time is 1, so the constants of the steps share out the gradient.
+        bias = rows[:: times.powers.shape[1]].sum(0) if ctx.needs_input_grad[1] else None
+        return rows, bias, None
