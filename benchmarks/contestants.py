@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -106,6 +107,18 @@ def solve_ours(
     return states
 
 
+def solve_by_tensors(problem: Problem) -> Tensor:
+    """Solve without the kernel; the backward pass does without it too."""
+    before = os.environ.get("FLOATER_KERNEL")
+    os.environ["FLOATER_KERNEL"] = "0"
+    try:
+        return solve_ours(problem)
+    finally:
+        os.environ.pop("FLOATER_KERNEL")
+        if before is not None:
+            os.environ["FLOATER_KERNEL"] = before
+
+
 def count_ours(problem: Problem, solver: Solver | None = None) -> int:
     solver = floater.Dopri5() if solver is None else solver
     with torch.no_grad():
@@ -179,11 +192,17 @@ OURS_RK4 = Contestant(
 )
 
 
-def adaptive(tolerance: float) -> Contestant:
+OURS_TENSORS = Contestant(
+    "ours-tensors", "ours, without the kernel", solve_by_tensors, count=count_ours
+)
+
+
+def adaptive(tolerance: float, key: str = "torchdiffeq-dopri5") -> Contestant:
     label = f"torchdiffeq dopri5 {tolerance:.1e}, autograd"
-    return Contestant(
-        "torchdiffeq-dopri5", label, partial(solve_adaptive, tolerance=tolerance), saved_tensors=6
-    )
+    return Contestant(key, label, partial(solve_adaptive, tolerance=tolerance), saved_tensors=6)
+
+
+STRICT = adaptive(1e-5, "torchdiffeq-dopri5-strict")
 
 
 # --- the reference ---

@@ -21,7 +21,8 @@ times before each of them;
 largest.
 
 torchdiffeq's dopri5 runs at the loosest tolerance of a grid whose state error is no larger than
-ours. Rows that would take too much time or memory are skipped, with a note in the table. The
+ours, and at rtol = 1e-5. The last row is ours without the compiled kernel, as tensor operations.
+Rows that would take too much time or memory are skipped, with a note in the table. The
 reference is slow: about 12 minutes for 4,096 positions.
 """
 
@@ -37,15 +38,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from contestants import (
     ADJOINT,
@@ -56,7 +55,9 @@ from contestants import (
     OURS,
     OURS_ADJOINT,
     OURS_RK4,
+    OURS_TENSORS,
     SEED,
+    STRICT,
     TRAJECTORIES,
     Answer,
     Contestant,
@@ -69,7 +70,8 @@ from contestants import (
     state_error,
 )
 from floater.files import write_text
-from turns import Parser, number
+from solver_rows import Row, table
+from turns import Parser, begin, number
 
 BURST = 5  # runs of ours before each competitor's run
 MEMORY_LIMIT = 8e9
@@ -82,28 +84,6 @@ progress = Console(stderr=True, log_path=False)
 
 class OutOfTime(Exception):
     """A solve went past its deadline."""
-
-
-@dataclass
-class Row:
-    """The measurements of one method at one number of positions; None if not measured."""
-
-    positions: int
-    key: str
-    label: str
-    evaluations: int | None = None
-    state_error: float | None = None
-    gradient_error: float | None = None
-    seconds: list[Any] = field(default_factory=list)  # one per round; for ours, a list per round
-    median_seconds: float | None = None
-    ratios: list[float] = field(default_factory=list)
-    ratio_median: float | None = None
-    ratio_min: float | None = None
-    ratio_max: float | None = None
-    tolerance: float | None = None
-    tolerances_tried: list[dict[str, float | int | None]] = field(default_factory=list)
-    load_average: float | None = None  # after the rounds; above `threads`, something else ran
-    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -260,8 +240,10 @@ class Bench:
         row, seconds = find_adaptive(problem, reference, target, self.settings)
         yield adaptive(row.tolerance or math.nan), row, seconds
         for contestant in (
+            STRICT,
             MIDPOINT,
             ADJOINT,
+            OURS_TENSORS,
             *((OURS_ADJOINT, OURS_RK4) if self.settings.all else ()),
         ):
             row = Row(problem.positions, contestant.key, contestant.label)
@@ -329,7 +311,7 @@ def step(positions: int, what: str) -> None:
     progress.log(f"{positions:,} positions: {what}")
 
 
-# --- output ---
+# --- the command line ---
 
 
 def save(settings: Settings, check: dict[str, float], rows: Sequence[Row]) -> None:
@@ -358,50 +340,6 @@ def save(settings: Settings, check: dict[str, float], rows: Sequence[Row]) -> No
     write_text(
         settings.out, json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     )
-
-
-def table(rows: Sequence[Row]) -> Table:
-    result = Table(
-        title=f"Forward + backward, {TRAJECTORIES} trajectories × {DIM} dimensions, Δ = {DELTA}"
-    )
-    result.add_column("positions", justify="right")
-    result.add_column("method")
-    for name in (
-        "evaluations",
-        "state error",
-        "gradient error",
-        "time",
-        "ratio",
-        "min-max",
-        "runs",
-    ):
-        result.add_column(name, justify="right")
-    for place, row in enumerate(rows):
-        last = place + 1 == len(rows) or rows[place + 1].positions != row.positions
-        result.add_row(*_cells(row), end_section=last)
-    return result
-
-
-def _cells(row: Row) -> list[str]:
-    evaluations = "" if row.evaluations is None else f"{row.evaluations:,}"
-    errors = [
-        "" if error is None else f"{error:.1e}" for error in (row.state_error, row.gradient_error)
-    ]
-    head = [f"{row.positions:,}", row.label, evaluations, *errors]
-    if row.median_seconds is None:
-        return [*head, row.note or "not run", "", "", "0"]
-    seconds = (
-        f"{row.median_seconds:.1f} s"
-        if row.median_seconds >= 10
-        else f"{1e3 * row.median_seconds:,.0f} ms"
-    )
-    if row.ratio_median is None:
-        return [*head, seconds, "1", "", str(sum(map(len, row.seconds)))]
-    spread = f"{row.ratio_min:.1f}-{row.ratio_max:.1f}"
-    return [*head, seconds, f"{row.ratio_median:.1f}", spread, str(len(row.seconds))]
-
-
-# --- the command line ---
 
 
 def sizes(text: str) -> tuple[int, ...]:
@@ -451,8 +389,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     settings = parse(arguments)
-    torch.set_num_threads(settings.threads)
-    torch.set_flush_denormal(True)
+    begin(settings.threads)
     step(16, "comparing the reference with torchdiffeq dopri5 in float64")
     check = check_reference()
     differences = (
