@@ -7,10 +7,10 @@
 
 Each round times, in one process and in random order, one training step (forward, backward, AdamW,
 zero_grad) of every variant on the same batch. Each has weights and an optimiser of its own. The
-output is the median ratio to the untouched model minus 1, with a bootstrap interval, and the same
-for a second untouched model. If the variants need more than `--gigabytes`, they are measured in
-several groups, each with its own two untouched models. With `--accumulate N` a step has N
-micro-batches.
+output is the median ratio to the mean of two untouched models minus 1, with a bootstrap interval,
+and that of one of these to the other. If the variants need more than `--gigabytes`, they are
+measured in several groups, each with its own two untouched models. With `--accumulate N` a step has
+N micro-batches.
 
 Models: transformer-base (translation, 6+6 layers, d 512, 2,048 target tokens in rows of up to 64,
 vocabulary 16,000), tiny (the preset: 4+4 layers, d 128, the same batches, vocabulary 8,000),
@@ -38,7 +38,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -136,7 +136,7 @@ class Timing:
         times = take_turns(self._arguments.pairs, steps, self._batches)
         for name in names:
             row = self.rows.setdefault(name, Row(names[0]))
-            row.base += times[names[0]]
+            row.base += times[BASE] if name == CONTROL else _baseline(times, names)
             row.times += times[name]
             if steps[name].step.flows:
                 row.evaluations += steps[name].step.evaluations[1:]
@@ -171,6 +171,15 @@ class Timing:
         cached = [(solved + (KEEP_FOR - 1) * kept) / KEEP_FOR for solved, kept in pairs]
         shared = [seconds / KEEP_FOR for seconds in extra]
         self.rows[CACHED] = Row(BASE, times[BASE], cached, [], shared)
+
+
+def _baseline(times: Mapping[str, list[float]], names: Sequence[str]) -> list[float]:
+    """Return what variants are compared with in each round: the mean of the two untouched models,
+    which differ a little by where their weights lie in memory; or the first variant.
+    """
+    if CONTROL not in names:
+        return times[names[0]]
+    return [(one + other) / 2 for one, other in zip(times[BASE], times[CONTROL], strict=True)]
 
 
 def report(arguments: argparse.Namespace, shape: Shape, rows: dict[str, Row]) -> None:
