@@ -14,6 +14,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define PANEL 16
@@ -478,10 +480,10 @@ typedef struct {
     const float *bias; /* added to every sum [size]; may be null */
 } Pick;
 
-/* The next sums that take the same rows, at most 4. */
-INLINE int alike(const Pick *p, long n) {
+/* The next sums before `end` that take the same rows, at most 4. */
+INLINE int alike(const Pick *p, long n, long end) {
     int count = 1;
-    while (count < 4 && n + count < p->count && p->places[n + count] == p->places[n]) count++;
+    while (count < 4 && n + count < end && p->places[n + count] == p->places[n]) count++;
     return count;
 }
 
@@ -500,14 +502,14 @@ INLINE int alike(const Pick *p, long n) {
         }                                                                                                               \
     }                                                                                                                   \
     /* The transpose: rows[places[n] + k] += sum_r weights[n + r, k] · sums[n + r]. */                                  \
-    INLINE void unpick##R(const Pick *p, long n, long first, long last) {                                               \
+    INLINE void unpick##R(const Pick *p, long n, long first, long last, float *out, long stride) {                      \
         const float *weights = p->weights + n * p->depth;                                                               \
-        float *rows = p->rows + p->places[n] * p->stride;                                                               \
+        float *rows = out + p->places[n] * stride;                                                                      \
         for (long i = first; i < last; i += 8) {                                                                        \
             v8 sum[R];                                                                                                  \
             for (int r = 0; r < R; r++) sum[r] = load(p->sums + (n + r) * p->size + i);                                 \
             for (long k = 0; k < p->depth; k++) {                                                                       \
-                float *at = rows + k * p->stride + i;                                                                   \
+                float *at = rows + k * stride + i - first;                                                              \
                 v8 row = load(at);                                                                                      \
                 for (int r = 0; r < R; r++) row += all(weights[r * p->depth + k]) * sum[r];                             \
                 store(at, row);                                                                                         \
@@ -516,28 +518,46 @@ INLINE int alike(const Pick *p, long n) {
     }
 PICK(1) PICK(2) PICK(3) PICK(4)
 
+/* Threads share the sums out, not their columns: where two threads write to halves of the same rows, each prefetches, and so takes
+   away, what the other is about to write, and both together are slower than one. */
 WIDE static void pick(void *job, long number, long threads) {
     Pick *p = job;
-    long first, last;
-    share(p->size, number, threads, &first, &last);
-    for (long n = 0, count; n < p->count; n += count) switch (count = alike(p, n)) {
-            case 1: pick1(p, n, first, last); break;
-            case 2: pick2(p, n, first, last); break;
-            case 3: pick3(p, n, first, last); break;
-            default: pick4(p, n, first, last);
+    long end = p->count * (number + 1) / threads;
+    for (long n = p->count * number / threads, count; n < end; n += count) switch (count = alike(p, n, end)) {
+            case 1: pick1(p, n, 0, p->size); break;
+            case 2: pick2(p, n, 0, p->size); break;
+            case 3: pick3(p, n, 0, p->size); break;
+            default: pick4(p, n, 0, p->size);
         }
 }
 
+WIDE static void unpick_columns(const Pick *p, long first, long last, float *out, long stride) {
+    for (long n = 0, count; n < p->count; n += count) switch (count = alike(p, n, p->count)) {
+            case 1: unpick1(p, n, first, last, out, stride); break;
+            case 2: unpick2(p, n, first, last, out, stride); break;
+            case 3: unpick3(p, n, first, last, out, stride); break;
+            default: unpick4(p, n, first, last, out, stride);
+        }
+}
+
+/* Threads share the columns out, so that the order of additions does not depend on their number. Each adds in memory of its own,
+   for the reason above, and copies the result. */
 WIDE static void unpick(void *job, long number, long threads) {
     Pick *p = job;
-    long first, last;
+    long first, last, height = 0;
     share(p->size, number, threads, &first, &last);
-    for (long n = 0, count; n < p->count; n += count) switch (count = alike(p, n)) {
-            case 1: unpick1(p, n, first, last); break;
-            case 2: unpick2(p, n, first, last); break;
-            case 3: unpick3(p, n, first, last); break;
-            default: unpick4(p, n, first, last);
-        }
+    for (long n = 0; n < p->count; n++)
+        if (p->places[n] + p->depth > height) height = p->places[n] + p->depth;
+    size_t width = (size_t)(last - first) * sizeof(float);
+    float *own = threads > 1 && width ? malloc((size_t)height * width) : 0;
+    if (!own) {
+        unpick_columns(p, first, last, p->rows + first, p->stride);
+        return;
+    }
+    for (long row = 0; row < height; row++) memcpy(own + row * (last - first), p->rows + row * p->stride + first, width);
+    unpick_columns(p, first, last, own, last - first);
+    for (long row = 0; row < height; row++) memcpy(p->rows + row * p->stride + first, own + row * (last - first), width);
+    free(own);
 }
 
 /* The OpenMP runtime that torch has loaded: its threads are already awake. Without it, one thread does everything. */
