@@ -252,7 +252,8 @@ def _chosen(parser: Parser, arguments: argparse.Namespace) -> list[str]:
 def main(given: Sequence[str] | None = None) -> int:
     arguments = parse(given)
     shape = shape_of(arguments)
-    begin(arguments.threads, None if arguments.peak else arguments.out)
+    out = None if arguments.peak else arguments.out
+    begin(arguments.threads, out, keep_memory=not (arguments.memory or arguments.peak))
     if arguments.peak:
         print(peak(arguments, shape))
     elif arguments.memory:

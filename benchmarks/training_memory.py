@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -41,10 +42,12 @@ def peaks(script: Path, arguments: argparse.Namespace, shape: Shape) -> None:
     for option in (*CHANGEABLE, "threads", "accumulate"):
         if getattr(arguments, option) is not None:
             command += [f"--{option}", str(getattr(arguments, option))]
+    # sizes are those of the C library's default settings, whatever those of this process are
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     sizes: dict[str, int] = {}
     for name in dict.fromkeys((BASE, CONTROL, *arguments.variants)):
         if name != CACHED and name not in SETTINGS:
-            told = subprocess.check_output([*command, "--variants", name])
+            told = subprocess.check_output([*command, "--variants", name], env=environment)
             sizes[name] = int(told.split()[-1])
     extra = {name: size / sizes[BASE] - 1 for name, size in sizes.items()}
     facts = {name: {"bytes": size, "extra": extra[name]} for name, size in sizes.items()}

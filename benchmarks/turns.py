@@ -66,8 +66,14 @@ def options(name: str, description: str | None, sizes: Mapping[str, int | None])
     return parser
 
 
-def begin(threads: int, out: Path | None = None) -> None:
-    """Set up PyTorch and the random numbers; end if a result could not be written."""
+def begin(threads: int, out: Path | None = None, *, keep_memory: bool = True) -> None:
+    """Set up PyTorch and the random numbers; end if a result could not be written.
+
+    Args:
+        threads: of PyTorch.
+        out: file that will be written.
+        keep_memory: whether the process keeps the memory that it frees, for times with less noise.
+    """
     if out is not None:
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +83,8 @@ def begin(threads: int, out: Path | None = None) -> None:
         except OSError as error:
             print(f"--out must be a file that can be written, but {out}: {error}", file=sys.stderr)
             sys.exit(2)
-    _keep_memory()
+    if keep_memory:
+        _keep_memory()
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
