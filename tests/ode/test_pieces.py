@@ -120,6 +120,23 @@ def test_what_has_no_polynomials_is_refused() -> None:
 
 
 @pytest.mark.skipif(not hasattr(kernel.library(), "floater_pick_onto"), reason="no compiled kernel")
+def test_no_bit_depends_on_the_number_of_threads() -> None:
+    places = torch.arange(301) // 7 % 9 * 5
+    weights, rows, bias = torch.rand(301, 5), torch.randn(45, 112), torch.randn(112)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            sums = kernel.pick(weights, places, rows, bias)
+            found.append((sums, kernel.unpick(weights, places, sums, len(rows))))
+    finally:
+        torch.set_num_threads(before)
+    for sums, back in found[1:]:
+        assert torch.equal(sums, found[0][0])
+        assert torch.equal(back, found[0][1])
+
+
+@pytest.mark.skipif(not hasattr(kernel.library(), "floater_pick_onto"), reason="no compiled kernel")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "terms"), [(16, 5), (64, 4), (112, 1)])
 def test_the_kernel_picks_rows_as_a_matrix_product_does(

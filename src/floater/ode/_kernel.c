@@ -518,8 +518,8 @@ INLINE int alike(const Pick *p, long n, long end) {
     }
 PICK(1) PICK(2) PICK(3) PICK(4)
 
-/* Threads share the sums out, not their columns: where two threads write to halves of the same rows, each prefetches, and so takes
-   away, what the other is about to write, and both together are slower than one. */
+/* Threads share the sums out, not their columns: two threads that wrote to halves of the same rows were three times slower than
+   one, probably because each prefetched, and so took away, what the other was about to write. */
 WIDE static void pick(void *job, long number, long threads) {
     Pick *p = job;
     long end = p->count * (number + 1) / threads;
