@@ -10,9 +10,10 @@ from torch import nn
 from .adapters import active_module, check_adapters
 from .layouts import Layout
 from .model_positions import ModelPositions, RelativePositions
+from .projections import PositionedLinear
 from .relative_attention import AttentionSwitch
 from .site_encoders import SiteEncoders
-from .sites import SitePlan, StackSites
+from .sites import InsertionPoint, SitePlan, StackSites
 from .token_positions import CustomTimes, IndexRange, TokenPositions
 
 NAME = "floater"
@@ -52,10 +53,12 @@ class HookContext:
         self.relative_positions: list[RelativePositions] = []
         self.attention: AttentionSwitch | None = None
         self.holders: tuple[nn.Module, ...] = ()
+        self._plain_points: dict[str, tuple[InsertionPoint, ...]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are enabled and have no custom times, whatever the original has."""
-        return {**self.__dict__, "enabled": True, "custom_times": None}
+        own = {"enabled": True, "custom_times": None, "_plain_points": {}}
+        return {**self.__dict__, **own}
 
     def live(self) -> SiteEncoders:
         """The attachment whose weights are used now: the original, or the copy that PEFT trains."""
@@ -68,6 +71,8 @@ class HookContext:
     def check_adapters(self) -> None:
         """Refuse PEFT adapters that are incompatible with an attachment."""
         for holder in self.holders:
+            if not getattr(holder, "peft_config", None):
+                continue
             rotated = [point.projection for point in self.plan.points() if point.rotated]
             check_adapters(
                 holder,
@@ -83,6 +88,16 @@ class HookContext:
         """Whether a stack has sites."""
         sites = self.stack(stack)
         return sites.built_in is not None or any(block.points for block in sites.blocks)
+
+    def plain_points(self, stack: str) -> tuple[InsertionPoint, ...]:
+        """All insertion points of a stack, if each is a projection of its own with encodings of the
+        stack's tokens; otherwise none.
+        """
+        if stack not in self._plain_points:
+            points = [point for block in self.stack(stack).blocks for point in block.points]
+            plain = not self.layout.shared_blocks and all(map(_is_plain, points))
+            self._plain_points[stack] = tuple(points) if plain else ()
+        return self._plain_points[stack]
 
     def table_offset(self, stack: StackSites) -> int:
         """Rows of the model's built-in position table before that of position 0."""
@@ -112,3 +127,14 @@ class HookContext:
             relative.switch.on = enabled
         if self.attention is not None:
             self.attention.set(enabled)
+
+
+def _is_plain(point: InsertionPoint) -> bool:
+    """Whether a point is a projection of one letter, of a kind that takes a vector."""
+    return (
+        type(point.projection) is PositionedLinear
+        and point.tokens == "stack"
+        and len(point.letters) == 1
+        and point.fused is None
+        and not point.rotated
+    )

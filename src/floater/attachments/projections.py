@@ -66,10 +66,13 @@ _NOTHING = ProjectionInput()
 class PositionedLinear(nn.Linear):
     """`nn.Linear` whose bias may depend on the position."""
 
-    slot: Slot[ProjectionInput]
+    slot: Slot[ProjectionInput | Tensor]
 
     def forward(self, input: Tensor) -> Tensor:
-        added, rotation, whole = self.slot.take() or _NOTHING
+        given = self.slot.take()
+        if isinstance(given, Tensor):
+            return self._with_vector(input, given)
+        added, rotation, whole = given or _NOTHING
         if added is None:
             out = super().forward(input)
         elif not _can_fuse(input, self.weight, added):
@@ -79,6 +82,13 @@ class PositionedLinear(nn.Linear):
         else:
             out = _project(input, self.weight.t(), self.bias, added)
         return out if rotation is None else rotation.apply(out)
+
+    def _with_vector(self, input: Tensor, vector: Tensor) -> Tensor:
+        """The output where all tokens have one position, whose encoding [out] is a bias."""
+        weight, bias = self.weight, self.bias
+        if vector.dtype != weight.dtype or weight.dtype in (torch.float16, torch.bfloat16):
+            return _add(F.linear(input, weight, bias), vector)
+        return F.linear(input, weight, vector if bias is None else vector + bias)
 
 
 class PositionedConv1D(Conv1D):
@@ -134,7 +144,7 @@ def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
     Returns:
         The handle of the forward hook, for layers that need one.
     """
-    slot: Slot[ProjectionInput] = Slot()
+    slot: Slot[ProjectionInput | Tensor] = Slot()
     layer.slot = slot  # type: ignore[assignment]
     if type(layer) in _POSITIONED and not has_own_forward(layer):
         change_class(layer, _POSITIONED[type(layer)])

@@ -19,7 +19,13 @@ from ..encoders import (
 )
 from ..errors import ArgumentError, AttachmentError, LengthError
 from .jitter import JitterDraw
-from .stack_encodings import PieceEncodings, SitePieces, StackEncodings, TokenEncodings
+from .stack_encodings import (
+    PieceEncodings,
+    RowEncodings,
+    SitePieces,
+    StackEncodings,
+    TokenEncodings,
+)
 from .time_settings import TimeSettings
 from .token_positions import IndexRange, TokenPositions
 
@@ -213,13 +219,22 @@ class SiteEncoders(TimeSettings):
 
     def _look_up(
         self, tables: ForwardTables, positions: TokenPositions
-    ) -> TokenEncodings | PieceEncodings:
+    ) -> TokenEncodings | RowEncodings | PieceEncodings:
         times = positions.times
         if positions.one_per_token and times is not None and not times.requires_grad:
             found: PieceEncodings | None = tables.at_random_times(positions)
             if found is not None:
                 return found
         by_group, positions = tables.look_up(positions)
+        index = positions.shared_range or positions.index
+        if (
+            isinstance(index, IndexRange)
+            and index.length == 1
+            and not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+        ):
+            rows = [(self._groups[name], each[index.first]) for name, each in by_group.items()]
+            return RowEncodings(rows)
         return TokenEncodings(self.columns(by_group), positions)
 
     def pieces(self, end: float) -> SitePieces | None:

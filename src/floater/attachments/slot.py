@@ -35,6 +35,10 @@ class Slot(Generic[T]):
         self._threads.value = None
         return value
 
+    def is_filled(self) -> bool:
+        """Whether there is something in it, outside of graphs."""
+        return getattr(self._threads, "value", None) is not None
+
     def discard(self) -> bool:
         """Empty the slot; return whether there was something in it."""
         return self.take() is not None

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..encoders import DistanceVectors, Pieces
+from .fused_heads import QueryGroups
 from .projections import HeadRotation, PositionedLinear, ProjectionInput
 from .relative_attention import AttentionInput
 from .sites import InsertionPoint
+from .slot import Slot
 from .token_positions import IndexRange, TokenPositions
 
 
@@ -49,6 +51,36 @@ class TokenEncodings:
         if index.shape[0] == 1:
             return column[index[0]]
         return column[index]
+
+
+class RowEncodings:
+    """Encodings of one position that all rows of a batch share, as in each step of generation,
+    without gradients. They are looked up for all sites at once.
+
+    Args:
+        groups: the encodings [sites, dim] of each group of sites, and which sites these are.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Sequence[int], Tensor]]) -> None:
+        self._groups = groups
+        self._vectors: dict[int, Tensor] = {}
+        for members, matrix in groups:
+            self._vectors.update(zip(members, matrix.unbind(0), strict=True))
+        self._spread: dict[tuple[QueryGroups, int], Tensor] = {}
+
+    def at_site(self, site: int) -> Tensor:
+        """[1, dim]."""
+        return self._vectors[site].unsqueeze(0)
+
+    def vector(self, site: int, queries: QueryGroups | None = None) -> Tensor:
+        """[dim]; for grouped queries that of q, whose heads share encodings."""
+        if queries is None:
+            return self._vectors[site]
+        if (queries, site) not in self._spread:
+            members, matrix = next(group for group in self._groups if site in group[0])
+            for member, vector in zip(members, queries.spread(matrix).unbind(0), strict=True):
+                self._spread[queries, member] = vector
+        return self._spread[queries, site]
 
 
 class SitePieces:
@@ -128,8 +160,8 @@ class StackEncodings:
 
     def __init__(
         self,
-        own: TokenEncodings | PieceEncodings | None,
-        source: TokenEncodings | PieceEncodings | None,
+        own: TokenEncodings | RowEncodings | PieceEncodings | None,
+        source: TokenEncodings | RowEncodings | PieceEncodings | None,
         angles: tuple[Tensor, Tensor] | None = None,
         distances: Sequence[DistanceVectors] = (),
         past: int | Tensor = 0,
@@ -151,6 +183,24 @@ class StackEncodings:
         if self._first is None:
             self._first = id(block)
         return self._first == id(block)
+
+    def fill_all(self, points: Sequence[InsertionPoint], like: Tensor) -> bool:
+        """Fill the slots of all projections of a stack at once, where the tokens of all rows have
+        one position and the projections can take it as their bias; return whether they can. A step
+        of generation is so short that a look-up in each block would take a noticeable part of it.
+
+        Args:
+            points: of all blocks.
+            like: hidden states that enter the blocks.
+        """
+        if not isinstance(self._own, RowEncodings) or self._angles is not None:
+            return False
+        if like.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            return False
+        for point in points:
+            slot: Slot[Any] = point.projection.slot  # type: ignore[union-attr, assignment]
+            slot.put(self._own.vector(point.first_site, point.grouped))
+        return True
 
     def fill_slot(self, point: InsertionPoint) -> None:
         """Fill the slot of a projection with its encodings and rotation, or that of a

@@ -210,7 +210,10 @@ def number_tokens(
         return count_mask(arguments.get("attention_mask"), length, past, device)
     if given:
         assert position_ids is not None
-        return TokenPositions(_check_position_ids(position_ids), None)
+        index = _check_position_ids(position_ids)
+        shared = _as_range(index)
+        bound = None if shared is None else shared.first + shared.length
+        return TokenPositions(index, bound, shared_range=shared)
     if numbering == "padding" and position_ids is not None:
         return _from_table_rows(position_ids, ids, arguments.get("attention_mask"), padding, past)
     if numbering == "padding" and ids is not None:
@@ -234,6 +237,19 @@ def _check_position_ids(position_ids: Tensor) -> Tensor:
             f"`position_ids` must not be negative, but contain {int(position_ids.min())}."
         )
     return position_ids.unsqueeze(0) if position_ids.dim() == 1 else position_ids
+
+
+def _as_range(index: Tensor) -> IndexRange | None:
+    """The same positions [1 or B, L] as a range, if all rows count on from one number. None where
+    the answer would need a device synchronisation.
+    """
+    if index.device.type != "cpu" or torch.compiler.is_compiling() or not index.numel():
+        return None
+    first, length = int(index[0, 0]), index.shape[1]
+    if length == 1:
+        return IndexRange(first, 1) if len(index) == 1 or bool((index == first).all()) else None
+    counted = torch.arange(first, first + length, dtype=index.dtype)
+    return IndexRange(first, length) if bool((index == counted).all()) else None
 
 
 _ROBERTA_PADDING = 1

@@ -42,9 +42,15 @@ class BlockEntry:
                     " call it inside attachment.disabled()."
                 )
             return args, kwargs
+        if pending.filled:
+            pending.entered.add(id(module))
+            return args, kwargs
         _check_checkpointing(module)
         name = None if args else self._arguments.first
         hidden: Tensor = args[0] if name is None else kwargs[name]
+        if pending.fill_all(hidden):
+            pending.entered.add(id(module))
+            return args, kwargs
         encodings = pending.encodings(hidden)
         first = encodings.first_block(module)
         for point in (*(self.input_points if first else ()), *self._next_points(encodings)):

@@ -9,7 +9,7 @@ from torch import nn
 
 from ...errors import AttachmentError
 from ..context import HookContext
-from ..sites import InsertionPoint
+from ..sites import BlockSites, InsertionPoint
 from .arguments import ENCODINGS_ARGUMENT
 from .carrier import Carrier
 
@@ -21,6 +21,11 @@ class StackExit:
 
     def __init__(self, context: HookContext, stack: str, carrier: Carrier | None) -> None:
         self._context, self._stack, self._carrier = context, stack, carrier
+        self._own_slots: list[tuple[Any, InsertionPoint, BlockSites]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has slots of its own."""
+        return {**self.__dict__, "_own_slots": None}
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -30,7 +35,7 @@ class StackExit:
         pending = kwargs.get(ENCODINGS_ARGUMENT) if self._carrier is None else self._carrier.pop()
         if torch.compiler.is_compiling():
             return None
-        unused = self._unused()
+        unused = self._unused(None if pending is None or not pending.filled else pending.entered)
         if output is None or pending is None:  # the forward failed
             return None
         if self._context.stack(self._stack).built_in is not None and not pending.built_in_used:
@@ -53,19 +58,32 @@ class StackExit:
             return pending.record_positions(output)
         return None
 
-    def _unused(self) -> str | None:
+    def _unused(self, entered: set[int] | None) -> str | None:
         """Empty all slots; return what did not use its encodings, and what to do about it.
 
-        Keys and values of the other stack do not count, because they may be cached.
+        Keys and values of the other stack do not count, because they may be cached, nor do blocks
+        that were not entered.
+
+        Args:
+            entered: the blocks that were, by their id, if all slots were filled at once.
         """
         unused = None
-        for block in self._context.stack(self._stack).blocks:
-            for point in block.points:
-                if point.module is not None:
-                    slot: Any = point.module.slot
-                    if slot.discard() and point.tokens == "stack":
-                        unused = unused or _describe(point, block.number)
+        for slot, point, block in self._slots():
+            if slot.is_filled() and slot.discard() and point.tokens == "stack":
+                if entered is None or id(block.module) in entered:
+                    unused = unused or _describe(point, block.number)
         return unused
+
+    def _slots(self) -> list[tuple[Any, InsertionPoint, BlockSites]]:
+        """The slots of the stack, and what they belong to."""
+        if self._own_slots is None:
+            self._own_slots = [
+                (point.module.slot, point, block)
+                for block in self._context.stack(self._stack).blocks
+                for point in block.points
+                if point.module is not None
+            ]
+        return self._own_slots
 
 
 def _describe(point: InsertionPoint, block: int) -> str:

@@ -83,6 +83,10 @@ class PendingEncodings:
         self._arguments = {name: arguments.get(name) for name in ("input_ids", "inputs_embeds")}
         self.built_in_used = False
         """Whether built-in positions have asked for what is added to them."""
+        self.filled = False
+        """Whether the slots of all blocks are filled at once."""
+        self.entered: set[int] = set()
+        """The blocks that were entered since then, by their id."""
 
     @property
     def used(self) -> bool:
@@ -123,6 +127,16 @@ class PendingEncodings:
                 self._tables, own, source, hidden.device, self._past
             )
         return self._encodings
+
+    def fill_all(self, hidden: Tensor) -> bool:
+        """Fill the slots of all blocks, where one position is all that they need; return whether
+        that was done. `hidden` [B, L, dim] is the input of the first block.
+        """
+        if hidden.shape[1] != 1 or self._encodings is not None:
+            return False
+        points = self._context.plain_points(self._stack)
+        self.filled = bool(points) and self.encodings(hidden).fill_all(points, hidden)
+        return self.filled
 
     def turned(self, hidden: Tensor) -> TurnedPhases:
         """What is added to the phases of a rotary model; `hidden` [B, L, dim] enters the blocks."""

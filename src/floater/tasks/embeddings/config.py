@@ -18,13 +18,39 @@ _SPECIAL = 4
 Files = Annotated[tuple[Path, ...], Field(min_length=1)]
 
 
+class TestSet(Config):
+    """A test set with settings of its own. With a label, a linear classifier is trained on the
+    embeddings of whole documents, and tested on the others; otherwise halves search each other.
+    """
+
+    __test__ = False  # its name looks like that of a test
+
+    files: Files
+    text: str | None = None
+    """Name of the field that holds the text. Default: that of all sets."""
+    label: str | None = None
+    """Name of the field that holds the class of a document."""
+    fold: str | None = None
+    """Name of the field that says to which part of a cross-validation a document belongs. Default:
+    ten random parts, always the same ones.
+    """
+    min_tokens: Annotated[int, Field(ge=4)] | None = None
+    """Shorter documents are left out. Default: `min_valid_tokens`; none with a label."""
+
+    @model_validator(mode="after")
+    def _folds_have_labels(self) -> TestSet:
+        if self.fold is not None and self.label is None:
+            raise ValueError("`fold` needs a `label`")
+        return self
+
+
 class EmbeddingData(Config):
     """Where the documents are: JSON lines, or text files with one document per line."""
 
     train: Files
     valid: Files
-    more: FurtherSets[Files] = Field(default_factory=dict)
-    """Further test sets, by name."""
+    more: FurtherSets[Files | TestSet] = Field(default_factory=dict)
+    """Further test sets, by name: files, or files with settings of their own."""
     text: str = "text"
     """Name of the field of JSON lines that holds the text, or a list of texts."""
     min_tokens: Annotated[int, Field(ge=4)] = 64
@@ -35,6 +61,19 @@ class EmbeddingData(Config):
     """Train on this many documents only; every run uses the same ones."""
     max_valid: Count | None = None
     """Evaluate on this many documents of each set only."""
+
+    def test_sets(self) -> dict[str, TestSet]:
+        """All test sets by name, with every default written out."""
+        sets = {"valid": self.valid, **self.more}
+        return {
+            name: self._complete(own if isinstance(own, TestSet) else TestSet(files=own))
+            for name, own in sets.items()
+        }
+
+    def _complete(self, own: TestSet) -> TestSet:
+        least = self.min_valid_tokens if own.label is None else 1
+        defaults = {"text": own.text or self.text, "min_tokens": own.min_tokens or least}
+        return own.model_copy(update=defaults)
 
 
 class EmbeddingTraining(FineTuning):
@@ -52,7 +91,7 @@ class EmbeddingsConfig(UnderstandingConfig):
 
     In training, a window of each half of a document must be closer to the other half's than those
     of all other documents of the batch. In evaluation, the second half of every document searches
-    its first half among those of all documents.
+    its first half among those of all documents; or whole documents are classified.
     """
 
     task: Literal["embeddings"] = "embeddings"
@@ -67,6 +106,8 @@ class EmbeddingsConfig(UnderstandingConfig):
     """
     window: Annotated[int, Field(ge=8, le=2**20)] = 512
     """Tokens per window, or where inputs are cut off."""
+    compare_windows: tuple[Annotated[int, Field(ge=8, le=2**20)], ...] = ()
+    """More sizes of windows for `floater compare`: each is compared as `window` is."""
     pooling: Literal["mean", "first"] = "mean"
     """An embedding is the mean of the last hidden states, or that of the first token."""
     temperature: Positive = 0.05
@@ -75,13 +116,13 @@ class EmbeddingsConfig(UnderstandingConfig):
 
     @model_validator(mode="after")
     def _window_fits(self) -> EmbeddingsConfig:
-        if self.reading == "whole":
-            return self
-        if self.window > self.valid_length:
-            raise ValueError(
-                f"`window` must be at most `valid_length`, {self.valid_length}, but is "
-                f"{self.window}"
-            )
+        compared = {"compare_windows": window for window in self.compare_windows}
+        read = {} if self.reading == "whole" else {"window": self.window}
+        for name, window in {**read, **compared}.items():
+            if window > self.valid_length:
+                raise ValueError(
+                    f"`{name}` must be at most `valid_length`, {self.valid_length}, but is {window}"
+                )
         return self
 
     def evaluated(self) -> tuple[int, int]:
@@ -95,14 +136,25 @@ class EmbeddingsConfig(UnderstandingConfig):
         return window, math.ceil(self.valid_length / max(window - _SPECIAL, 1))
 
     def variants(self) -> dict[str, UnderstandingConfig]:
-        """Truncation, windows, fixed scalings of the position table, and this config."""
+        """Truncation, windows, fixed scalings of the position table, and this config. If all weights
+        are trained, also the base that is trained in the same way and reads in windows.
+        """
         base = super().variants()["base"]
         training = base.training.model_copy(update={"part": "nothing"})
         plain = base.model_copy(update={"training": training})
-        variants: dict[str, UnderstandingConfig] = {
-            "truncate": plain.model_copy(update={"reading": "truncate"}),
-            "windows": plain.model_copy(update={"reading": "windows"}),
+        readings = {
+            reading + (f"-{window}" if window != self.window else ""): {
+                "reading": reading,
+                "window": window,
+            }
+            for window in (self.window, *self.compare_windows)
+            for reading in ("truncate", "windows")
         }
+        variants: dict[str, UnderstandingConfig] = {
+            name: plain.model_copy(update=reading) for name, reading in readings.items()
+        }
+        if self.training.part == "all":  # what the weights alone gain
+            variants["trained-windows"] = base.model_copy(update={"reading": "windows"})
         encoder = self.positions.encoder
         if isinstance(encoder, TableFlowConfig):
             for scaling in sorted(TABLE_SCALINGS):

@@ -1,9 +1,9 @@
-"""Documents, and their halves as inputs."""
+"""Documents, and their halves, or they as a whole, as inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...files import digest, read_lines
 from ..language_model.text import Text, special_tokens, tokens_of_lines
 from ..schema import checked, field, read_json_lines
 from ..understanding.problem import sample
+from .config import TestSet
 
 Halves = dict[str, list[list[int]] | int]
 
@@ -27,17 +28,24 @@ class DocumentTexts:
     Attributes:
         texts: one for each document.
         name: where they came from, for messages.
+        labels: the class of each document; None if halves search each other.
+        folds: the part of a cross-validation to which each belongs; None for random parts.
+        shortest: documents of fewer tokens are left out; None for the limit of training.
     """
 
     texts: list[str]
     name: str
+    labels: list[str] | None = None
+    folds: list[str] | None = None
+    shortest: int | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def fingerprint(self) -> dict[str, str | int]:
         """What a run folder records about it."""
-        return {"from": self.name, "documents": len(self), "sha256": digest(self.texts)}
+        lines = [*self.texts, *(self.labels or ()), *(self.folds or ())]
+        return {"from": self.name, "documents": len(self), "sha256": digest(lines)}
 
 
 def read(paths: Sequence[Path], key: str) -> DocumentTexts:
@@ -49,6 +57,39 @@ def read(paths: Sequence[Path], key: str) -> DocumentTexts:
     """
     texts = [text for path in paths for text in _texts(path, key)]
     return DocumentTexts(texts, " ".join(map(str, paths)))
+
+
+def read_set(settings: TestSet) -> DocumentTexts:
+    """Read a test set, whose settings have every default written out."""
+    assert settings.text is not None
+    documents = read(settings.files, settings.text)
+    fields = {
+        name: [value for path in settings.files for value in _names(path, key)]
+        for name, key in (("labels", settings.label), ("folds", settings.fold))
+        if key is not None
+    }
+    for name, key in (("labels", settings.label), ("folds", settings.fold)):
+        if key is not None and len(set(fields[name])) < 2:
+            raise DataError(
+                f"{documents.name} must have at least two values of `{key}`, but has "
+                f"{len(set(fields[name]))}."
+            )
+    return replace(documents, shortest=settings.min_tokens, **fields)
+
+
+def _names(path: Path, key: str) -> list[str]:
+    """A field of each line of a JSON lines file, as text: the name of a class or part."""
+    if not path.name.removesuffix(".gz").endswith(".jsonl"):
+        raise DataError(f"{path} must be JSON lines to have `{key}`, but is text.")
+    names = []
+    for location, entry in read_json_lines(path):
+        value = field(entry, key, object, location)
+        if not isinstance(value, str | int):
+            raise DataError(
+                f"{location}: `{key}` must be a name or a number, but is {brief(value)}."
+            )
+        names.append(str(value))
+    return names
 
 
 def _texts(path: Path, key: str) -> list[str]:
@@ -72,8 +113,9 @@ def _text(entry: Any, key: str, location: str) -> str:
 
 
 class HalfInputs(Dataset[Halves]):
-    """The two halves of every document, each as one window of tokens or several: from their
-    beginnings, or, in training, from random places that depend on seed, epoch and document only.
+    """The two halves of every document, or all of it, as one window of tokens each or several: from
+    their beginnings, or, in training, from random places that depend on seed, epoch and document
+    only.
 
     Rows of windows that a half does not fill are empty: their attention mask is zero.
 
@@ -84,6 +126,8 @@ class HalfInputs(Dataset[Halves]):
         windows: number of windows of each half.
         seed: of random places; None to begin at the beginning.
         most: tokens of a half that are read, with special tokens of one window; None for all.
+        numbers: of the documents in their split; None for all.
+        whole: documents are not divided.
     """
 
     def __init__(
@@ -94,8 +138,12 @@ class HalfInputs(Dataset[Halves]):
         windows: int,
         seed: int | None,
         most: int | None = None,
+        *,
+        numbers: np.ndarray | None = None,
+        whole: bool = False,
     ) -> None:
-        self._documents, self._windows = documents, windows
+        self._documents, self._windows, self._whole = documents, windows, whole
+        self.numbers = np.arange(len(documents)) if numbers is None else numbers
         self._seed, self._epoch = seed, 0
         self._before, self._after = special_tokens(tokenizer)
         special = len(self._before) + len(self._after)
@@ -111,14 +159,12 @@ class HalfInputs(Dataset[Halves]):
 
     def lengths(self) -> np.ndarray:
         """Tokens of each document's longer input [documents]."""
-        sizes = np.array([len(document) - len(document) // 2 for document in self._documents])
+        sizes = np.array([max(map(len, self._parts(document))) for document in self._documents])
         lengths: np.ndarray = np.minimum(sizes, self._room) + len(self._before) + len(self._after)
         return lengths
 
     def __getitem__(self, number: int) -> Halves:
-        document = self._documents[number]
-        middle = len(document) // 2
-        halves = [document[:middle], document[middle:]]
+        halves = self._parts(self._documents[number])
         if self._seed is not None:
             random = np.random.default_rng([self._seed, self._epoch, number])
             firsts = [random.integers(max(len(half) - self._room, 0) + 1) for half in halves]
@@ -133,6 +179,10 @@ class HalfInputs(Dataset[Halves]):
         masks = [[int(len(part) > 0)] * len(row) for part, row in zip(parts, rows, strict=True)]
         return {"input_ids": rows, "attention_mask": masks, "labels": 0}
 
+    def _parts(self, document: np.ndarray) -> list[np.ndarray]:
+        middle = len(document) // 2
+        return [document] if self._whole else [document[:middle], document[middle:]]
+
 
 def half_inputs(
     split: DocumentTexts,
@@ -145,7 +195,7 @@ def half_inputs(
     seed: int | None,
     read_tokens: int | None = None,
 ) -> HalfInputs:
-    """Encode the halves of documents.
+    """Encode the halves of documents, or whole documents that have classes.
 
     Args:
         split: the documents.
@@ -158,13 +208,17 @@ def half_inputs(
         read_tokens: tokens of a half that are read in all; None for all of its windows.
     """
     rows = tokens_of_lines(Text(split.texts, split.name), tokenizer)
-    long = [row for row in rows if len(row) >= shortest]
-    chosen = sample(len(long), most)
+    numbers = np.array([at for at, row in enumerate(rows) if len(row) >= shortest], np.int64)
+    chosen = sample(len(numbers), most)
     if chosen is not None:
-        long = [long[number] for number in chosen]
-    if len(long) < 2:
+        numbers = numbers[chosen]
+    if len(numbers) < 2:
         raise DataError(
             f"{split.name} must hold at least two documents of {shortest} tokens, but "
-            f"{len(long)} {'is' if len(long) == 1 else 'are'} used."
+            f"{len(numbers)} {'is' if len(numbers) == 1 else 'are'} used."
         )
-    return HalfInputs(long, tokenizer, length, windows, seed, read_tokens)
+    long = [rows[at] for at in numbers]
+    whole = split.labels is not None
+    return HalfInputs(
+        long, tokenizer, length, windows, seed, read_tokens, numbers=numbers, whole=whole
+    )

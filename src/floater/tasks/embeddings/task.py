@@ -21,15 +21,16 @@ from ..understanding.models import locate
 from ..understanding.problem import Batch, Measure, Predictions
 from ..understanding.resampling import mean
 from ..understanding.task import UnderstandingTask
+from .classes import class_ranks
 from .config import EmbeddingsConfig
-from .halves import DocumentTexts, HalfInputs, half_inputs, read
+from .halves import DocumentTexts, HalfInputs, half_inputs, read, read_set
 
 _TOKENS = 8192
 """Tokens of one forward pass in evaluation; longer batches are divided."""
 
 
 class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
-    """Find the first half of a document by its second half."""
+    """Find the first half of a document by its second half, or tell the class of a document."""
 
     auto_class = AutoModel
     same_start = False  # truncation and windows differ from whole inputs
@@ -80,8 +81,8 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
 
     def splits(self) -> dict[str, DocumentTexts]:
         settings = self.config.data
-        files = {"train": settings.train, "valid": settings.valid, **settings.more}
-        return {name: read(paths, settings.text) for name, paths in files.items()}
+        tests = {name: read_set(own) for name, own in settings.test_sets().items()}
+        return {"train": read(settings.train, settings.text), **tests}
 
     def read(self, path: Path) -> DocumentTexts:
         return read((path,), self.config.data.text)
@@ -96,31 +97,34 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
             tokenizer,
             length,
             windows=windows,
-            shortest=settings.min_tokens if training else settings.min_valid_tokens,
+            shortest=settings.min_tokens if training else split.shortest or settings.min_valid_tokens,
             most=settings.max_train if training else settings.max_valid,
             seed=config.seed if training else None,
             read_tokens=None if training else config.valid_length,
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        first, second = self._embed(model, batch)
+        first, second = self._embed(model, batch, windows=1).unbind(1)
         similar = second @ first.T / self.config.temperature
         right = torch.arange(len(similar), device=similar.device)
         both = [F.cross_entropy(each, right, reduction="sum") for each in (similar, similar.T)]
         return (both[0] + both[1]) / 2
 
     def predict(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        first, second = self._embed(model, batch, most=_TOKENS)
-        return {"first": first, "second": second}
+        parts = self._embed(model, batch, windows=self.config.evaluated()[1], most=_TOKENS)
+        names = ("whole",) if parts.shape[1] == 1 else ("first", "second")
+        return dict(zip(names, parts.unbind(1), strict=True))
 
     def _embed(
-        self, model: nn.Module, batch: Batch, most: int | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The embeddings [documents, dim] of both halves: of several windows, the mean by tokens.
+        self, model: nn.Module, batch: Batch, *, windows: int, most: int | None = None
+    ) -> Tensor:
+        """The embeddings [documents, parts, dim] of the halves of documents, or of whole ones: of
+        several windows, the mean by tokens.
 
         Args:
             model: the model.
-            batch: inputs [documents, 2·windows, tokens].
+            batch: inputs [documents, parts·windows, tokens].
+            windows: number of windows of each part.
             most: tokens of one forward pass; None for all at once.
         """
         ids, mask = (batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask"))
@@ -130,9 +134,8 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
         vectors = torch.cat([self._pooled(model, ids[at], mask[at]) for at in full.split(rows)])
         weighted = vectors.new_zeros(len(ids), vectors.shape[1])
         weighted[full] = counts[full, None].to(vectors.dtype) * vectors
-        halves = weighted.unflatten(0, (len(batch["labels"]), 2, -1)).sum(2)
-        first, second = F.normalize(halves, dim=-1).unbind(1)
-        return first, second
+        parts = weighted.unflatten(0, (len(batch["labels"]), -1, windows)).sum(2)
+        return F.normalize(parts, dim=-1)
 
     def _pooled(self, model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
         """Embeddings [rows, dim] of windows, not normalised."""
@@ -147,13 +150,17 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
     def judge(
         self, split: DocumentTexts, features: HalfInputs, outputs: Mapping[str, np.ndarray]
     ) -> Predictions:
-        similar = outputs["second"].astype(np.float64) @ outputs["first"].astype(np.float64).T
-        if not np.isfinite(similar).all():
+        vectors = {name: rows.astype(np.float64) for name, rows in outputs.items()}
+        if not all(np.isfinite(rows).all() for rows in vectors.values()):
             raise RunError(
                 f"The embeddings of {split.name} must be finite, but are not; did the training "
                 "diverge? Lower `lr`."
             )
-        ranks = (similar >= np.diag(similar)[:, None]).sum(1)
+        if split.labels is not None:
+            ranks = class_ranks(vectors["whole"], split, features.numbers)
+        else:
+            similar = vectors["second"] @ vectors["first"].T
+            ranks = (similar >= np.diag(similar)[:, None]).sum(1)
         table = np.stack([ranks == 1, 1 / ranks], 1).astype(np.float64)
         return Predictions([int(rank) for rank in ranks], table)
 
@@ -162,4 +169,4 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
         return {"accuracy": float(accuracy), "mrr": float(mrr)}
 
     def signature(self, measure: str) -> str:
-        return f"{measure}|{self.config.valid_length} tokens of each half"
+        return f"{measure}|{self.config.valid_length} tokens of each half or document"

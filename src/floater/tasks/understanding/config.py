@@ -130,6 +130,8 @@ class CompareConfig(Config):
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """Every variant is run with every seed; the table shows medians."""
+    variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Names of the variants to run; the others are left out. Default: all."""
     draws: Annotated[int, Field(ge=1, le=100_000)] = 2000
     """Resamples of the paired bootstrap."""
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from transformers import set_seed
 
+from ...errors import ConfigError
 from ...printing import print_text
 from ...runs.comparison import StartCheck, VariantScore
 from ...runs.folder import RunFolder
@@ -171,7 +172,16 @@ class MeasuredTask(Problem[S, F], Task[D]):
 
     def variants(self, seed: int) -> dict[str, Task[D]]:
         config = self.config.model_copy(update={"seed": seed})
-        return {name: self.with_config(variant) for name, variant in config.variants().items()}
+        variants = config.variants()
+        chosen = config.compare.variants
+        if chosen is not None:
+            if unknown := sorted(set(chosen) - variants.keys()):
+                raise ConfigError(
+                    f"`variants` of `compare` must be among {', '.join(variants)}, but one is "
+                    f"{unknown[0]!r}."
+                )
+            variants = {name: own for name, own in variants.items() if name in chosen}
+        return {name: self.with_config(variant) for name, variant in variants.items()}
 
     def check_identical_start(self, variants: Sequence[Task[D]]) -> StartCheck:
         resolved: list[Any] = [variant.resolve() for variant in variants]

@@ -27,7 +27,8 @@ def predict_all(
     only: Sequence[int] | None = None,
     done: Callable[[int], object] = lambda count: None,
 ) -> dict[str, np.ndarray]:
-    """The outputs [inputs, …] of a model, by name; inputs of similar length share a batch.
+    """The outputs [inputs, …] of a model, by name; inputs of similar length share a batch. They are
+    computed in the precision of training.
 
     Args:
         problem: the task.
@@ -48,9 +49,9 @@ def predict_all(
         rows = order[first : first + size]
         inputs = collate([features[int(chosen[row])] for row in rows])
         batch = {name: tensor.to(device) for name, tensor in inputs.items()}
-        outputs = {
-            name: tensor.float().cpu() for name, tensor in problem.predict(model, batch).items()
-        }
+        with half_precision(problem.config.training.precision, device):
+            predicted = problem.predict(model, batch)
+        outputs = {name: tensor.float().cpu() for name, tensor in predicted.items()}
         numbered += [
             (int(row), {name: tensor[i] for name, tensor in outputs.items()})
             for i, row in enumerate(rows)
@@ -60,6 +61,12 @@ def predict_all(
         numbered = gather_object(numbered)
     ordered = [output for _, output in sorted(numbered, key=lambda pair: pair[0])]
     return {name: _stacked([output[name] for output in ordered]) for name in ordered[0]}
+
+
+def half_precision(precision: str, device: torch.device) -> torch.autocast:
+    """Autocast as in training: with the precision of a config, off for float32."""
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype=dtype, enabled=precision != "float32")
 
 
 def _stacked(rows: Sequence[Tensor]) -> np.ndarray:
