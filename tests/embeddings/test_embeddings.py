@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, BartConfig, GPT2Config
@@ -18,11 +19,15 @@ from transformers import AutoModel, BartConfig, GPT2Config
 from command_line import mistake, said
 from floater.errors import ConfigError, DataError
 from floater.runs.comparison import COMPARISON, Comparison
+from floater.runs.folder import RunFolder
 from floater.tasks import task_from
-from floater.tasks.embeddings.halves import HalfInputs, half_inputs, read
+from floater.tasks.embeddings.classes import class_ranks
+from floater.tasks.embeddings.config import EmbeddingsConfig
+from floater.tasks.embeddings.halves import DocumentTexts, HalfInputs, half_inputs, read
 from floater.tasks.embeddings.task import EmbeddingsTask
 from floater.tasks.padding import PadRight
 from floater.training.run import run
+from floater.training.world import ALONE
 from understanding.worlds import WORDS, tokenizer, write_model
 
 PAD = 1
@@ -295,3 +300,155 @@ def test_one_document_is_not_enough(limit: str, settings: dict[str, Any], tmp_pa
     data = {**settings["data"], limit: 1}
     with pytest.raises(DataError, match="at least two documents of 64 tokens, but 1 is used"):
         run(task(settings, data=data), tmp_path / "run")
+
+
+# Test sets with classes ---------------------------------------------------------------------------
+
+
+def write_classes(path: Path, count: int = 40) -> Path:
+    """Documents of two classes with a favourite word each, in four parts."""
+    draw = random.Random(5)
+    lines = []
+    for number in range(count):
+        name = number % 2
+        words = [WORDS[draw.choice([name, name, 2 + draw.randrange(8)])] for _ in range(70)]
+        entry = {"body": [" ".join(words)], "kind": f"class {name}", "part": number // 2 % 4}
+        lines.append(json.dumps(entry))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def with_classes(settings: dict[str, Any], path: Path, **changes: Any) -> dict[str, Any]:
+    own = {"files": [str(path)], "text": "body", "label": "kind", **changes}
+    return {**settings["data"], "more": {"kinds": own}}
+
+
+@pytest.mark.parametrize("reading", ["whole", "truncate", "windows"])
+@pytest.mark.parametrize("fold", [None, "part"])
+def test_whole_documents_are_classified(
+    reading: str, fold: str | None, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    data = with_classes(settings, write_classes(tmp_path / "kinds.jsonl"), fold=fold)
+    folder = run(
+        task(settings, data=data, reading=reading, training={"part": "nothing"}), tmp_path / "run"
+    )
+    found = folder.scores().sets["kinds"]
+    assert found.examples == 40
+    assert found.scores["accuracy"].score > 90
+    assert folder.scores().sets["valid"].examples == 9
+
+
+def test_class_ranks_are_those_of_a_classifier_that_has_not_seen_the_part() -> None:
+    draw = np.random.default_rng(0)
+    labels, folds = [f"c{number % 3}" for number in range(60)], [str(n % 5) for n in range(60)]
+    vectors = draw.normal(size=(60, 8))
+    vectors[np.arange(60), np.arange(60) % 3] += 2.0
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    split = DocumentTexts([""] * 60, "here", labels, folds)
+    ranks = class_ranks(vectors, split, np.arange(60))
+    for part in range(5):
+        own = np.arange(60) % 5 == part
+        model = LogisticRegression(C=10.0, max_iter=1000)
+        model.fit(vectors[~own], np.array(labels)[~own])
+        right = model.predict(vectors[own]) == np.array(labels)[own]
+        assert (right == (ranks[own] == 1)).all()
+    assert 0 < (ranks == 1).mean() < 1
+    # classes that mean nothing cannot be found
+    shuffled = DocumentTexts([""] * 60, "here", list(draw.permutation(labels)), folds)
+    assert (class_ranks(vectors, shuffled, np.arange(60)) == 1).mean() < 0.6
+
+
+def test_a_class_that_occurs_once_is_never_found() -> None:
+    labels = ["a", "b"] * 10 + ["once"]
+    vectors = np.tile(np.eye(2), (10, 1))
+    vectors = np.concatenate([vectors, [[1.0, 0.0]]])
+    ranks = class_ranks(vectors, DocumentTexts([""] * 21, "here", labels), np.arange(21))
+    assert (ranks[:20] == 1).all()
+    assert ranks[20] == 3
+
+
+def test_classes_of_short_documents_are_left_out_with_them(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write_classes(tmp_path / "kinds.jsonl")
+    path.write_text(
+        json.dumps({"body": "short", "kind": "other", "part": 0}) + "\n" + path.read_text()
+    )
+    data = with_classes(settings, path, min_tokens=20)
+    problem = task(settings, data=data)
+    split = problem.splits()["kinds"]
+    features = problem.encode(split, tokenizer(), training=False)
+    assert features.numbers.tolist() == list(range(1, 41))
+    assert len(features) == 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": None, "fold": "part"}, "`fold` needs a `label`"),
+        ({"label": "sort"}, "must have `sort`"),
+        ({"label": "body"}, "`body` must be a name or a number"),
+        ({"fold": "one"}, "at least two values of `one`, but has 1"),
+        ({"files": ["notes.txt"]}, "must be JSON lines to have `kind`"),
+    ],
+)
+def test_bad_classes_are_named(
+    changes: dict[str, Any], message: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write_classes(tmp_path / "kinds.jsonl")
+    lines = [{**json.loads(line), "one": 1} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "notes.txt").write_text("some text\nmore text\n")
+    if "files" in changes:
+        changes = {"files": [str(tmp_path / "notes.txt")]}
+    with pytest.raises((ConfigError, DataError), match=message):
+        run(task(settings, data=with_classes(settings, path, **changes)), tmp_path / "run")
+
+
+# Variants -----------------------------------------------------------------------------------------
+
+
+def test_the_trained_base_is_a_variant_if_all_weights_are_trained(settings: dict[str, Any]) -> None:
+    training = {**settings["training"], "part": "all"}
+    problem = task(settings, training=training, compare_windows=[20])
+    variants = problem.variants(0)
+    assert list(variants)[:5] == [
+        "truncate",
+        "windows",
+        "truncate-20",
+        "windows-20",
+        "trained-windows",
+    ]
+    control = variants["trained-windows"].config
+    assert isinstance(control, EmbeddingsConfig)
+    assert control.positions.encoder is None
+    assert (control.reading, control.window, control.training.part) == ("windows", 40, "all")
+    assert "trained-windows" not in task(settings).variants(0)
+    with pytest.raises(ConfigError, match="`compare_windows` must be at most `valid_length`, 100"):
+        task(settings, compare_windows=[101, 20])
+
+
+def test_only_chosen_variants_are_compared(settings: dict[str, Any], tmp_path: Path) -> None:
+    chosen = {"seeds": [0], "draws": 50, "variants": ["linear", "truncate"]}
+    problem = task(settings, compare=chosen)
+    assert list(problem.variants(0)) == ["truncate", "linear"]
+    with pytest.raises(
+        ConfigError, match=r"`variants` of `compare` must be among truncate, .*line'"
+    ):
+        task(settings, compare={**chosen, "variants": ["line"]}).variants(0)
+
+
+def test_half_precision_holds_in_evaluation_too(settings: dict[str, Any], tmp_path: Path) -> None:
+    seen = []
+
+    def note(module: Any, args: Any, output: Any) -> None:
+        seen.append(output.dtype)
+
+    for precision in ("float32", "bf16"):
+        training = {"part": "nothing", "precision": precision}
+        problem = task(settings, training=training)
+        data = problem.prepare(RunFolder(tmp_path))
+        model: Any = problem.build_model(data).eval()
+        model.encoder.layer[0].intermediate.dense.register_forward_hook(note)
+        problem.measure(model, data, ALONE)
+    assert set(seen) == {torch.float32, torch.bfloat16}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -16,6 +17,7 @@ from floater.encoders import PhaseFlow
 from floater.errors import ConfigError
 from floater.runs.comparison import COMPARISON, Comparison
 from floater.runs.folder import RunFolder
+from floater.tasks.causal_lm.sequences import SkippingSequences
 from floater.tasks.causal_lm.task import CausalConfig, CausalLMTask
 from floater.tasks.compare import compare
 
@@ -96,3 +98,79 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str, tmp_p
     settings = causal(tmp_path, "llama", positions=PHASES)
     with pytest.raises(ConfigError, match=message):
         CausalConfig(**{**settings, **changes})
+
+
+# Inputs that skip tokens --------------------------------------------------------------------------
+
+
+def skipping(rows: list[np.ndarray], skips: int, seed: int = 0) -> SkippingSequences:
+    return SkippingSequences(rows, context=1, length=10, skips=skips, seed=seed)
+
+
+@pytest.mark.parametrize("skips", [1, 3])
+def test_skipped_tokens_keep_their_positions(skips: int) -> None:
+    row = np.arange(1000, 1040)
+    features = skipping([row, row[:5], row[:10]], skips)
+    assert features.lengths().tolist() == [10, 5, 10]
+    last = set()
+    for epoch in range(200):
+        features.set_epoch(epoch)
+        example = features[0]
+        places = np.array(example["position_ids"])
+        assert len(places) == 10
+        assert places[0] == 0
+        assert (np.diff(places) >= 1).all()
+        assert (np.diff(places) > 1).sum() <= skips
+        assert example["input_ids"] == row[places].tolist()
+        follows = np.diff(places, prepend=-1) == 1
+        follows[0] = False
+        expected = np.where(follows, row[places], -100).tolist()
+        assert example["labels"] == expected
+        last.add(int(places[-1]))
+    assert min(last) < 15
+    assert max(last) == 39  # the end of the sequence is reached
+    for number, length in ((1, 5), (2, 10)):  # nothing to skip
+        assert features[number]["position_ids"] == list(range(length))
+        assert features[number]["labels"] == [-100, *row[1:length].tolist()]
+
+
+def test_what_is_skipped_depends_on_seed_and_epoch() -> None:
+    def drawn(seed: int, epoch: int) -> str:
+        features = skipping([np.arange(100)], 1, seed)
+        features.set_epoch(epoch)
+        return str(features[0])
+
+    assert drawn(3, 4) == drawn(3, 4)
+    assert len({drawn(seed, epoch) for seed in range(4) for epoch in range(4)}) > 10
+
+
+def test_the_loss_of_skipped_inputs_is_that_of_their_positions(tmp_path: Path) -> None:
+    own = {**PHASES, "jitter": None}
+    task = CausalLMTask(longer(tmp_path, positions=own, skips=1))
+    data = task.prepare(RunFolder(tmp_path / "run"))
+    assert data.train.lengths().max() == 10
+    assert data.valid.lengths().max() == 30
+    model: Any = task.build_model(data).eval()
+    inputs = task.collate(data.tokenizer)([data.train[number] for number in range(4)])
+    assert int(inputs["position_ids"].max()) > 10
+    with torch.no_grad():
+        found = float(task.loss(model, inputs))
+        expected = 0.0
+        for row in range(4):
+            size = int(inputs["attention_mask"][row].sum())
+            kept = {name: inputs[name][row : row + 1, :size] for name in inputs}
+            logits = model(
+                input_ids=kept["input_ids"],
+                position_ids=kept["position_ids"],
+                attention_mask=kept["attention_mask"],
+            ).logits
+            following = kept["labels"][0, 1:]
+            expected += float(F.cross_entropy(logits[0, :-1], following, reduction="sum"))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_skips_need_longer_sequences(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`skips` needs a `valid_length` above `max_length`, 10"):
+        CausalConfig(**{**longer(tmp_path).dump(), "valid_length": 10, "skips": 1})
+    with pytest.raises(ConfigError, match="`skips` and `gaps` of a jitter exclude each other"):
+        longer(tmp_path, skips=1)

@@ -256,6 +256,7 @@ def test_the_check_before_training_detects_a_difference(world: Path) -> None:
     settings = glue(world, positions={"encoder": {"kind": "flow", "initial_scale": 0.5}})
     task = GlueTask(GlueConfig(**settings))
     start = task.check_identical_start(list(task.variants(0).values()))
+    assert start is not None
     assert start == StartCheck(identical=False, inputs=20, fresh_in_place_of_trained=False)
 
 

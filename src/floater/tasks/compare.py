@@ -107,8 +107,11 @@ def _compare(task: Task[Any], path: Path, *, resume: bool, console: Console) -> 
     start = {}
     for number, seed in enumerate(task.seeds()):
         variants = task.variants(seed)
-        if task.same_start:
-            start[str(seed)] = _check_start(task, variants, path / START, seed, console)
+        check = (
+            _check_start(task, variants, path / START, seed, console) if task.same_start else None
+        )
+        if check is not None:
+            start[str(seed)] = check
         for variant, variant_task in variants.items():
             folder = folders[variant][number].path
             print_text(console, f"{path.name}: {variant}, seed {seed}")
@@ -148,12 +151,17 @@ def _summary(
 
 def _check_start(
     task: Task[Any], variants: dict[str, Task[Any]], path: Path, seed: int, console: Console
-) -> StartCheck:
-    """Check once per seed whether the variants are the same model before training."""
+) -> StartCheck | None:
+    """Check once per seed whether the variants are the same model before training; None if there
+    are not two that should be.
+    """
     recorded = read_checked(path)
     entry = recorded.get(str(seed))
     if not isinstance(entry, dict) or entry.keys() != StartCheck.model_fields.keys():
-        entry = task.check_identical_start(list(variants.values())).model_dump()
+        check = task.check_identical_start(list(variants.values()))
+        if check is None:
+            return None
+        entry = check.model_dump()
         write_text(path, json.dumps({**recorded, str(seed): entry}, indent=2) + "\n")
     start = StartCheck(**entry)
     print_text(console, f"seed {seed}: before training, {describe_start(start)}")

@@ -265,8 +265,10 @@ class Task(ABC, Generic[Data]):
             "train two runs and compare them in a report."
         )
 
-    def check_identical_start(self, variants: Sequence[Task[Data]]) -> StartCheck:
-        """Whether all variants are the same model before training."""
+    def check_identical_start(self, variants: Sequence[Task[Data]]) -> StartCheck | None:
+        """Whether all variants are the same model before training; None if there are not two that
+        should be.
+        """
         raise NotImplementedError
 
     def compare(self, runs: Mapping[str, Sequence[RunFolder]]) -> list[VariantScore]:

@@ -69,9 +69,10 @@ class StackExit:
         """
         unused = None
         for slot, point, block in self._slots():
-            if slot.is_filled() and slot.discard() and point.tokens == "stack":
-                if entered is None or id(block.module) in entered:
-                    unused = unused or _describe(point, block.number)
+            if not slot.is_filled() or not slot.discard() or point.tokens != "stack":
+                continue
+            if entered is None or id(block.module) in entered:
+                unused = unused or _describe(point, block.number)
         return unused
 
     def _slots(self) -> list[tuple[Any, InsertionPoint, BlockSites]]:

@@ -39,6 +39,54 @@ class Sequences(Dataset[dict[str, list[int]]]):
         }
 
 
+class SkippingSequences(Sequences):
+    """Parts of long sequences: some tokens from the beginning, then others from later on, each at
+    its own position, so that a short input has the distances of a long one.
+
+    Where tokens are skipped, the next one is not predicted. What is skipped depends on seed, epoch
+    and sequence only.
+
+    Args:
+        rows: tokens of each sequence.
+        context: number of tokens at the start of each sequence that are not predicted.
+        length: tokens of an input.
+        skips: number of places where tokens are skipped.
+        seed: of the places.
+    """
+
+    def __init__(
+        self, rows: Sequence[np.ndarray], context: int, length: int, skips: int, seed: int
+    ) -> None:
+        super().__init__(rows, context)
+        self._length, self._skips, self._seed = length, skips, seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that determines what is skipped."""
+        self._epoch = epoch
+
+    def lengths(self) -> np.ndarray:
+        return np.minimum(super().lengths(), self._length)
+
+    def __getitem__(self, number: int) -> dict[str, list[int]]:
+        row = self._rows[number]
+        places = np.arange(min(len(row), self._length))
+        random = np.random.default_rng([self._seed, self._epoch, number])
+        cuts = np.sort(random.integers(self._context, self._length, self._skips))
+        skipped = np.sort(random.integers(0, len(row) - len(places) + 1, self._skips))
+        before = np.searchsorted(cuts, places, side="right")
+        places = places + np.concatenate([[0], skipped])[before]
+        tokens = row[places]
+        follows = np.diff(places, prepend=-1) == 1
+        follows[: self._context] = False
+        return {
+            "input_ids": tokens.tolist(),
+            "attention_mask": [1] * len(tokens),
+            "position_ids": places.tolist(),
+            "labels": np.where(follows, tokens, -100).tolist(),
+        }
+
+
 def sequences(
     text: Text,
     tokenizer: PreTrainedTokenizerBase,
@@ -46,6 +94,9 @@ def sequences(
     *,
     apart: bool = False,
     most: int | None = None,
+    window: int | None = None,
+    skips: int = 0,
+    seed: int = 0,
 ) -> Sequences:
     """Cut the tokens of a text into sequences.
 
@@ -61,6 +112,9 @@ def sequences(
             if it adds one; otherwise lines and the line breaks between them are concatenated, and
             every sequence but the last is full.
         most: return only this many sequences, the first ones.
+        window: tokens of an input, which are parts of a sequence; None for all of them.
+        skips: number of places where an input skips tokens of its sequence.
+        seed: of these places.
     """
     before, after = special_tokens(tokenizer)
     context = max(1, len(before))
@@ -77,6 +131,8 @@ def sequences(
     rows = [row for tokens in documents for row in _rows(tokens, before, room)]
     if not rows:
         raise too_little(text, context + 1 - len(before), sum(map(len, lines)))
+    if window is not None:
+        return SkippingSequences(rows[:most], context, window, skips, seed)
     return Sequences(rows[:most], context)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,6 +29,22 @@ class CausalConfig(LanguageModelConfig):
 
     task: Literal["causal_lm"] = "causal_lm"
     max_length: Count = 256
+    skips: Annotated[int, Field(ge=0, le=64)] = 0
+    """Number of places where an input of training skips tokens: it consists of `max_length` tokens
+    out of `valid_length`, each at its own position. So short inputs have the distances of long
+    ones, and every token stands as far from the others as in the text.
+    """
+
+    @model_validator(mode="after")
+    def _has_tokens_to_skip(self) -> Self:
+        if self.skips and (self.valid_length or 0) <= self.max_length:
+            raise ValueError(
+                f"`skips` needs a `valid_length` above `max_length`, {self.max_length}, but that "
+                f"is {self.valid_length}"
+            )
+        if self.skips and self.positions.jitter is not None and self.positions.jitter.gaps:
+            raise ValueError("`skips` and `gaps` of a jitter exclude each other; remove one")
+        return self
 
 
 class CausalLMTask(LanguageModelTask[Sequences]):
@@ -59,12 +76,17 @@ class CausalLMTask(LanguageModelTask[Sequences]):
     def encode(
         self, split: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool
     ) -> Sequences:
+        config = self.config
+        skipping = training and config.skips > 0
         return sequences(
             self.normal(split, tokenizer),
             tokenizer,
-            self.length(training=training),
-            apart=self.config.data.apart,
+            self.length(training=training and not skipping),
+            apart=config.data.apart,
             most=self.limit(training=training),
+            window=config.max_length if skipping else None,
+            skips=config.skips,
+            seed=config.seed,
         )
 
     def unknown_word(self, tokenizer: PreTrainedTokenizerBase) -> str:

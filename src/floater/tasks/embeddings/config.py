@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ...config import Config, Count, Positive
 from ...encoders import TableFlowConfig
@@ -44,12 +44,19 @@ class TestSet(Config):
         return self
 
 
+def _from_files(given: object) -> object:
+    """A list of files is a test set without settings of its own."""
+    return {"files": given} if isinstance(given, list | tuple) else given
+
+
 class EmbeddingData(Config):
     """Where the documents are: JSON lines, or text files with one document per line."""
 
     train: Files
     valid: Files
-    more: FurtherSets[Files | TestSet] = Field(default_factory=dict)
+    more: FurtherSets[Annotated[TestSet, BeforeValidator(_from_files)]] = Field(
+        default_factory=dict
+    )
     """Further test sets, by name: files, or files with settings of their own."""
     text: str = "text"
     """Name of the field of JSON lines that holds the text, or a list of texts."""
@@ -64,11 +71,8 @@ class EmbeddingData(Config):
 
     def test_sets(self) -> dict[str, TestSet]:
         """All test sets by name, with every default written out."""
-        sets = {"valid": self.valid, **self.more}
-        return {
-            name: self._complete(own if isinstance(own, TestSet) else TestSet(files=own))
-            for name, own in sets.items()
-        }
+        sets = {"valid": TestSet(files=self.valid), **self.more}
+        return {name: self._complete(own) for name, own in sets.items()}
 
     def _complete(self, own: TestSet) -> TestSet:
         least = self.min_valid_tokens if own.label is None else 1
@@ -116,9 +120,10 @@ class EmbeddingsConfig(UnderstandingConfig):
 
     @model_validator(mode="after")
     def _window_fits(self) -> EmbeddingsConfig:
-        compared = {"compare_windows": window for window in self.compare_windows}
-        read = {} if self.reading == "whole" else {"window": self.window}
-        for name, window in {**read, **compared}.items():
+        windows = [("compare_windows", window) for window in self.compare_windows]
+        if self.reading != "whole":
+            windows.append(("window", self.window))
+        for name, window in windows:
             if window > self.valid_length:
                 raise ValueError(
                     f"`{name}` must be at most `valid_length`, {self.valid_length}, but is {window}"
@@ -136,8 +141,8 @@ class EmbeddingsConfig(UnderstandingConfig):
         return window, math.ceil(self.valid_length / max(window - _SPECIAL, 1))
 
     def variants(self) -> dict[str, UnderstandingConfig]:
-        """Truncation, windows, fixed scalings of the position table, and this config. If all weights
-        are trained, also the base that is trained in the same way and reads in windows.
+        """Truncation, windows, fixed scalings of the position table, and this config. If all
+        weights are trained, also the base that is trained in the same way and reads in windows.
         """
         base = super().variants()["base"]
         training = base.training.model_copy(update={"part": "nothing"})

@@ -97,7 +97,9 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
             tokenizer,
             length,
             windows=windows,
-            shortest=settings.min_tokens if training else split.shortest or settings.min_valid_tokens,
+            shortest=settings.min_tokens
+            if training
+            else split.shortest or settings.min_valid_tokens,
             most=settings.max_train if training else settings.max_valid,
             seed=config.seed if training else None,
             read_tokens=None if training else config.valid_length,

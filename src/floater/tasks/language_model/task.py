@@ -69,7 +69,7 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         longest = self.config.max_length
         return longest if training else self.config.valid_length or longest
 
-    def check_identical_start(self, variants: Sequence[Task[Any]]) -> StartCheck:
+    def check_identical_start(self, variants: Sequence[Task[Any]]) -> StartCheck | None:
         """Leave out fixed scalings, which differ by intention."""
         free = [
             variant

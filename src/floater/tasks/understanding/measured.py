@@ -183,7 +183,9 @@ class MeasuredTask(Problem[S, F], Task[D]):
             variants = {name: own for name, own in variants.items() if name in chosen}
         return {name: self.with_config(variant) for name, variant in variants.items()}
 
-    def check_identical_start(self, variants: Sequence[Task[D]]) -> StartCheck:
+    def check_identical_start(self, variants: Sequence[Task[D]]) -> StartCheck | None:
+        if len(variants) < 2:
+            return None
         resolved: list[Any] = [variant.resolve() for variant in variants]
         return same_outputs([variant.outputs_at_start() for variant in resolved])
 
