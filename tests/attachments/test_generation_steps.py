@@ -108,8 +108,8 @@ def test_a_vector_is_added_to_the_projection(bias: bool) -> None:
 
 class _Operations(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
@@ -118,7 +118,8 @@ class _Operations(TorchDispatchMode):
 
 def operations_of_a_step(model: Any, ids: torch.Tensor) -> int:
     cache = after_prompt(model, ids[:, :-1])
-    with _Operations() as counted:
+    counted = _Operations()
+    with counted:
         step(model, cache, ids[:, -1:])
     return counted.count
 

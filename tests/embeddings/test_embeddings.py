@@ -429,13 +429,13 @@ def test_the_trained_base_is_a_variant_if_all_weights_are_trained(settings: dict
 
 
 def test_only_chosen_variants_are_compared(settings: dict[str, Any], tmp_path: Path) -> None:
-    chosen = {"seeds": [0], "draws": 50, "variants": ["linear", "truncate"]}
+    chosen = {"seeds": [0], "draws": 50, "only": ["linear", "truncate"]}
     problem = task(settings, compare=chosen)
     assert list(problem.variants(0)) == ["truncate", "linear"]
     with pytest.raises(
-        ConfigError, match=r"`variants` of `compare` must be among truncate, .*line'"
+        ConfigError, match=r"`only` of `compare` must name some of truncate, .*line'"
     ):
-        task(settings, compare={**chosen, "variants": ["line"]}).variants(0)
+        task(settings, compare={**chosen, "only": ["line"]}).variants(0)
 
 
 def test_half_precision_holds_in_evaluation_too(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -57,8 +57,7 @@ class HookContext:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are enabled and have no custom times, whatever the original has."""
-        own = {"enabled": True, "custom_times": None, "_plain_points": {}}
-        return {**self.__dict__, **own}
+        return {**self.__dict__, "enabled": True, "custom_times": None, "_plain_points": {}}
 
     def live(self) -> SiteEncoders:
         """The attachment whose weights are used now: the original, or the copy that PEFT trains."""

@@ -66,7 +66,8 @@ class SkippingSequences(Sequences):
         self._epoch = epoch
 
     def lengths(self) -> np.ndarray:
-        return np.minimum(super().lengths(), self._length)
+        lengths: np.ndarray = np.minimum(super().lengths(), self._length)
+        return lengths
 
     def __getitem__(self, number: int) -> dict[str, list[int]]:
         row = self._rows[number]

@@ -63,18 +63,17 @@ def read_set(settings: TestSet) -> DocumentTexts:
     """Read a test set, whose settings have every default written out."""
     assert settings.text is not None
     documents = read(settings.files, settings.text)
-    fields = {
-        name: [value for path in settings.files for value in _names(path, key)]
-        for name, key in (("labels", settings.label), ("folds", settings.fold))
-        if key is not None
-    }
-    for name, key in (("labels", settings.label), ("folds", settings.fold)):
-        if key is not None and len(set(fields[name])) < 2:
+    labels, folds = (
+        None if key is None else [name for path in settings.files for name in _names(path, key)]
+        for key in (settings.label, settings.fold)
+    )
+    for key, values in ((settings.label, labels), (settings.fold, folds)):
+        if values is not None and len(set(values)) < 2:
             raise DataError(
                 f"{documents.name} must have at least two values of `{key}`, but has "
-                f"{len(set(fields[name]))}."
+                f"{len(set(values))}."
             )
-    return replace(documents, shortest=settings.min_tokens, **fields)
+    return replace(documents, labels=labels, folds=folds, shortest=settings.min_tokens)
 
 
 def _names(path: Path, key: str) -> list[str]:

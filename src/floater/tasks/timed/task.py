@@ -128,7 +128,7 @@ class TimedTask(MeasuredTask[S, F_, MeasuredData]):
         on_fold = self.on_fold(seed)
         return {
             name: on_fold.with_config(variant)
-            for name, variant in on_fold.config.variants().items()
+            for name, variant in on_fold.config.chosen_variants().items()
         }
 
     def compare(self, runs: Mapping[str, Sequence[RunFolder]]) -> list[VariantScore]:

@@ -130,7 +130,7 @@ class CompareConfig(Config):
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """Every variant is run with every seed; the table shows medians."""
-    variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    only: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Names of the variants to run; the others are left out. Default: all."""
     draws: Annotated[int, Field(ge=1, le=100_000)] = 2000
     """Resamples of the paired bootstrap."""
@@ -153,6 +153,17 @@ class MeasuredConfig(RunConfig):
     def variants(self) -> Mapping[str, MeasuredConfig]:
         """The runs that `floater compare` makes for each seed; the first is the base."""
         raise ConfigError(f"The task {self.task} must have variants to compare, but has none.")
+
+    def chosen_variants(self) -> dict[str, MeasuredConfig]:
+        """The variants that `only` names; all by default."""
+        variants = self.variants()
+        names = variants if self.compare.only is None else self.compare.only
+        if unknown := sorted(set(names) - variants.keys()):
+            raise ConfigError(
+                f"`only` of `compare` must name some of {', '.join(variants)}, but names "
+                f"{unknown[0]!r}."
+            )
+        return {name: own for name, own in variants.items() if name in names}
 
 
 _ENCODER_SETTINGS = ("update_every", "flow_lr_multiple", "flow_weight_decay", "freeze_flow")

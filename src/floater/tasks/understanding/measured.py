@@ -13,7 +13,6 @@ from rich.console import Console
 from torch import Tensor, nn
 from transformers import set_seed
 
-from ...errors import ConfigError
 from ...printing import print_text
 from ...runs.comparison import StartCheck, VariantScore
 from ...runs.folder import RunFolder
@@ -172,16 +171,8 @@ class MeasuredTask(Problem[S, F], Task[D]):
 
     def variants(self, seed: int) -> dict[str, Task[D]]:
         config = self.config.model_copy(update={"seed": seed})
-        variants = config.variants()
-        chosen = config.compare.variants
-        if chosen is not None:
-            if unknown := sorted(set(chosen) - variants.keys()):
-                raise ConfigError(
-                    f"`variants` of `compare` must be among {', '.join(variants)}, but one is "
-                    f"{unknown[0]!r}."
-                )
-            variants = {name: own for name, own in variants.items() if name in chosen}
-        return {name: self.with_config(variant) for name, variant in variants.items()}
+        chosen = config.chosen_variants()
+        return {name: self.with_config(variant) for name, variant in chosen.items()}
 
     def check_identical_start(self, variants: Sequence[Task[D]]) -> StartCheck | None:
         if len(variants) < 2:
