@@ -74,7 +74,10 @@ class SkippingSequences(Sequences):
         places = np.arange(min(len(row), self._length))
         random = np.random.default_rng([self._seed, self._epoch, number])
         cuts = np.sort(random.integers(self._context, self._length, self._skips))
-        skipped = np.sort(random.integers(0, len(row) - len(places) + 1, self._skips))
+        most, reach = len(row) - len(places), self._length
+        # numbers past both ends count as the ends, so that the end of a sequence is seen as often
+        # as its middle
+        skipped = np.sort(random.integers(-reach, most + reach + 1, self._skips)).clip(0, most)
         before = np.searchsorted(cuts, places, side="right")
         places = places + np.concatenate([[0], skipped])[before]
         tokens = row[places]
