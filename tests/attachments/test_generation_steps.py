@@ -133,3 +133,34 @@ def test_the_operations_that_a_step_adds_do_not_depend_on_the_number_of_blocks()
         floater.attach(model, MOVING).bake(20)
         added.append(operations_of_a_step(model, ids) - operations_of_a_step(plain, ids))
     assert added[0] == added[1] <= 16
+
+
+def test_a_block_that_is_called_twice_gets_its_encodings_twice() -> None:
+    model = make("llama").double()
+    floater.attach(model, MOVING)
+    layers = list(model.model.layers)
+    model.model.layers = nn.ModuleList([*layers, layers[0]])
+    ids = batch("llama")["input_ids"]
+    with torch.no_grad():
+        whole = model(input_ids=ids, use_cache=False).logits[:, 0]
+        first = model(input_ids=ids[:, :1], use_cache=False).logits[:, 0]
+    torch.testing.assert_close(first, whole, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "mpnet"])
+def test_an_interrupted_forward_pass_leaves_nothing_behind(name: str) -> None:
+    plain = make(name)
+    model = copy.deepcopy(plain)
+    attached = floater.extend(model, 80, scaling="yarn" if name == "llama" else "linear")
+    inputs = batch(name)
+    blocks = model.model.layers if name == "llama" else getattr(model, name).encoder.layer
+
+    def interrupt(module: Any, args: Any) -> None:
+        raise KeyboardInterrupt
+
+    handle = blocks[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), torch.no_grad():
+        model(**inputs)
+    handle.remove()
+    with torch.no_grad(), attached.disabled():
+        assert torch.equal(model(**inputs).logits, plain(**inputs).logits)

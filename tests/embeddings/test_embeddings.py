@@ -273,6 +273,7 @@ def test_a_window_longer_than_what_is_read_is_refused(settings: dict[str, Any]) 
         ({"valid_length": 200}, "must have positions for 200 tokens .*, but has 132"),
         ({"reading": "windows", "window": 80, "positions": {}}, "for 80 tokens .*, but has 66"),
         ({"valid_length": 80, "positions": {}}, "for 80 tokens .*, but has 66"),
+        ({"max_length": 140}, r"for 140 tokens \(`max_length`\), but has 132"),
     ],
 )
 def test_inputs_without_positions_are_refused_before_training(
@@ -387,7 +388,11 @@ def test_classes_of_short_documents_are_left_out_with_them(
     [
         ({"label": None, "fold": "part"}, "`fold` needs a `label`"),
         ({"label": "sort"}, "must have `sort`"),
-        ({"label": "body"}, "`body` must be a name or a number"),
+        ({"label": "body"}, "`body` must be a name or a whole number"),
+        ({"label": "weight"}, "`weight` must be a name or a whole number, but is 0.5"),
+        ({"min_tokens": 900}, "at least two documents of 900 tokens, but 0 are used"),
+        ({"label": "rare"}, "of two classes outside of each part .* all 36 that are used"),
+        ({"label": "kind", "fold": "kind"}, "without the part .* are of the class"),
         ({"fold": "one"}, "at least two values of `one`, but has 1"),
         ({"files": ["notes.txt"]}, "must be JSON lines to have `kind`"),
     ],
@@ -396,13 +401,30 @@ def test_bad_classes_are_named(
     changes: dict[str, Any], message: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     path = write_classes(tmp_path / "kinds.jsonl")
-    lines = [{**json.loads(line), "one": 1} for line in path.read_text().splitlines()]
+    lines = [
+        {**json.loads(line), "one": 1, "weight": 0.5, "rare": int(number == 3)}
+        for number, line in enumerate(path.read_text().splitlines())
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "notes.txt").write_text("some text\nmore text\n")
     if "files" in changes:
         changes = {"files": [str(tmp_path / "notes.txt")]}
     with pytest.raises((ConfigError, DataError), match=message):
         run(task(settings, data=with_classes(settings, path, **changes)), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()  # nothing was trained
+
+
+def test_runs_that_read_other_lengths_are_not_compared(
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for length in (100, 60):
+        run(task(settings, valid_length=length, window=40), tmp_path / str(length))
+    told = mistake(monkeypatch, capsys, "evaluate", tmp_path / "100", "--against", tmp_path / "60")
+    assert "mean the same" in told
+    assert "60 tokens of each half" in told
 
 
 # Variants -----------------------------------------------------------------------------------------
@@ -432,10 +454,12 @@ def test_only_chosen_variants_are_compared(settings: dict[str, Any], tmp_path: P
     chosen = {"seeds": [0], "draws": 50, "only": ["linear", "truncate"]}
     problem = task(settings, compare=chosen)
     assert list(problem.variants(0)) == ["truncate", "linear"]
+    with pytest.raises(ConfigError, match="`only` must be different names, but are a, a"):
+        task(settings, compare={**chosen, "only": ["a", "a"]})
     with pytest.raises(
         ConfigError, match=r"`only` of `compare` must name some of truncate, .*line'"
     ):
-        task(settings, compare={**chosen, "only": ["line"]}).variants(0)
+        task(settings, compare={**chosen, "only": ["line", "truncate"]}).variants(0)
 
 
 def test_half_precision_holds_in_evaluation_too(settings: dict[str, Any], tmp_path: Path) -> None:

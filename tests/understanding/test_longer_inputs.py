@@ -174,3 +174,7 @@ def test_skips_need_longer_sequences(tmp_path: Path) -> None:
         CausalConfig(**{**longer(tmp_path).dump(), "valid_length": 10, "skips": 1})
     with pytest.raises(ConfigError, match="`skips` and `gaps` of a jitter exclude each other"):
         longer(tmp_path, skips=1)
+    with pytest.raises(
+        ConfigError, match=r"at least 4 tokens for each of the 4 parts .* but is 10"
+    ):
+        longer(tmp_path, positions={**PHASES, "jitter": None}, skips=3)

@@ -131,6 +131,10 @@ def _check_run(task: Any, name: str, length: int) -> None:
         problem = "positions.encoder must be learned phases or a learned table, but is not"
     elif config.max_length > length or (config.valid_length or config.max_length) > length:
         problem = f"max_length and valid_length must be at most --length, {length:,}"
+    elif config.compare.only is not None:
+        problem = "compare.only must be left out, because all scalings are compared"
+    elif not config.training.keep_model:
+        problem = "training.keep_model must be true, because the model is written"
     elif len(task.seeds()) != 1:
         problem = f"compare.seeds must be one seed, but are {len(task.seeds())}"
     if problem is not None:

@@ -13,6 +13,7 @@ from ..attachments.merging import longer_table
 from ..encoders import PhaseFlow, TableFlow
 from ..errors import RunError
 from ..report.figures import grid, save
+from ..room import check_memory
 
 _LINES = 6
 """Clocks that a figure shows."""
@@ -20,6 +21,8 @@ _COMPONENTS = 3
 """Principal components of a table that a figure shows."""
 _FAR = 1.5
 """Positions past a table that are so many times as large as its largest row are out of range."""
+_COPIES = 8
+"""Numbers of 8 bytes that are in memory at a time for each number of a table."""
 
 
 @torch.no_grad()
@@ -73,6 +76,11 @@ class TablePath:
         weight = stack.positions_module.weight
         if not isinstance(encoder, TableFlow) or not isinstance(weight, torch.Tensor):
             raise RunError("The attachment must have a position table, but has none.")
+        check_memory(
+            _COPIES * 8.0 * length * weight.shape[1],
+            f"A position table of {length:,} rows",
+            "choose a smaller `--length`",
+        )
         table = longer_table(encoder, weight[context.table_offset(stack) :], length)
         fit = None
         if encoder.config.scaling == "waves":

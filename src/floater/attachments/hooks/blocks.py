@@ -42,7 +42,7 @@ class BlockEntry:
                     " call it inside attachment.disabled()."
                 )
             return args, kwargs
-        if pending.filled:
+        if pending.filled and id(module) not in pending.entered:
             pending.entered.add(id(module))
             return args, kwargs
         _check_checkpointing(module)

@@ -28,6 +28,10 @@ class Carrier:
         stack: list[PendingEncodings] = self._threads.stack
         return stack
 
+    def clear(self) -> None:
+        """Forget a forward pass that was interrupted: torch calls no hook at its end then."""
+        self._current_stack().clear()
+
     def push(self, pending: PendingEncodings) -> None:
         """Begin a forward pass through the stack."""
         self._current_stack().append(pending)

@@ -53,6 +53,8 @@ class StackEntry:
     ) -> NewArguments:
         kwargs = dict(kwargs)
         tables = kwargs.pop(TABLES, None)
+        if self._carrier is not None:
+            self._carrier.clear()
         if not self._context.enabled:
             return args, kwargs
         self._context.check_adapters()

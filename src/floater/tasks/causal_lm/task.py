@@ -23,6 +23,9 @@ from ..understanding.models import load_and_find_head, locate
 from ..understanding.problem import Batch, forward
 from .sequences import Sequences, sequences
 
+_LEAST = 4
+"""Tokens of an input for each of its parts, on average."""
+
 
 class CausalConfig(LanguageModelConfig):
     """One run of causal language modelling; by default, one epoch of the encoder alone."""
@@ -41,6 +44,11 @@ class CausalConfig(LanguageModelConfig):
             raise ValueError(
                 f"`skips` needs a `valid_length` above `max_length`, {self.max_length}, but that "
                 f"is {self.valid_length}"
+            )
+        if self.skips and self.max_length < _LEAST * (self.skips + 1):
+            raise ValueError(
+                f"`max_length` must be at least {_LEAST} tokens for each of the {self.skips + 1} "
+                f"parts that `skips` makes, but is {self.max_length}"
             )
         if self.skips and self.positions.jitter is not None and self.positions.jitter.gaps:
             raise ValueError("`skips` and `gaps` of a jitter exclude each other; remove one")

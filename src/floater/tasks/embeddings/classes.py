@@ -31,10 +31,6 @@ def class_ranks(vectors: np.ndarray, split: DocumentTexts, numbers: np.ndarray) 
     ranks = np.full(len(labels), len(classes))
     for others, own in _parts(split, numbers):
         known = np.unique(labels[others])
-        if len(known) < 2:
-            raise DataError(
-                f"{split.name} must have documents of two classes outside each part, but has not."
-            )
         model = LogisticRegression(C=_STRENGTH, max_iter=1000).fit(vectors[others], labels[others])
         likely = model.predict_proba(vectors[own])
         columns = np.searchsorted(known, labels[own]).clip(max=len(known) - 1)
@@ -45,6 +41,32 @@ def class_ranks(vectors: np.ndarray, split: DocumentTexts, numbers: np.ndarray) 
     return ranks
 
 
+def check_classes(split: DocumentTexts, numbers: np.ndarray) -> None:
+    """Refuse documents on which no classifier can be trained and tested.
+
+    Args:
+        split: labels and parts of all documents.
+        numbers: which of them are used.
+    """
+    assert split.labels is not None
+    labels = np.array(split.labels)[numbers]
+    for others, own in _parts(split, numbers):
+        if len(known := np.unique(labels[others])) < 2:
+            raise DataError(
+                f"{split.name} must have documents of two classes outside of each part of the "
+                f"cross-validation, but without {_of(split, numbers[own])} all {len(others)} that "
+                f"are used are of the class {known[0] if len(known) else 'of none'}; give more "
+                "documents, or another `fold`."
+            )
+
+
+def _of(split: DocumentTexts, numbers: np.ndarray) -> str:
+    """A part of a cross-validation, as a message names it."""
+    if split.folds is None:
+        return f"{len(numbers)} of them"
+    return f"the part {split.folds[numbers[0]]}"
+
+
 def _parts(split: DocumentTexts, numbers: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """The documents outside and inside of each part."""
     if split.folds is None:
@@ -52,5 +74,8 @@ def _parts(split: DocumentTexts, numbers: np.ndarray) -> list[tuple[np.ndarray, 
         return list(parts.split(numbers))
     groups = np.array(split.folds)[numbers]
     if len(np.unique(groups)) < 2:
-        raise DataError(f"{split.name} must have documents in two parts, but all are in one.")
+        raise DataError(
+            f"{split.name} must have documents in two parts (`fold`), but all {len(numbers)} that "
+            f"are used are in the part {groups[0]}; give more documents, or leave `fold` out."
+        )
     return list(LeaveOneGroupOut().split(numbers, groups=groups))

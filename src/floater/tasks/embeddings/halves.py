@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,11 +84,11 @@ def _names(path: Path, key: str) -> list[str]:
     names = []
     for location, entry in read_json_lines(path):
         value = field(entry, key, object, location)
-        if not isinstance(value, str | int):
+        if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
             raise DataError(
-                f"{location}: `{key}` must be a name or a number, but is {brief(value)}."
+                f"{location}: `{key}` must be a name or a whole number, but is {brief(value)}."
             )
-        names.append(str(value))
+        names.append(json.dumps(value))  # 1 and "1" are different names
     return names
 
 

@@ -17,11 +17,12 @@ from ...attachments.layouts import LAYOUTS, position_limit
 from ...encoders import TableFlowConfig
 from ...errors import ConfigError, RunError
 from ...files import reading
+from ...runs.folder import RunFolder
 from ..understanding.models import locate
 from ..understanding.problem import Batch, Measure, Predictions
 from ..understanding.resampling import mean
-from ..understanding.task import UnderstandingTask
-from .classes import class_ranks
+from ..understanding.task import UnderstandingData, UnderstandingTask
+from .classes import check_classes, class_ranks
 from .config import EmbeddingsConfig
 from .halves import DocumentTexts, HalfInputs, half_inputs, read, read_set
 
@@ -58,13 +59,16 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
                 "other one, but is first."
             )
         limit = self._limit(settings)
-        longest = self.config.evaluated()[0]
-        if limit is not None and longest > limit:
-            raise ConfigError(
-                f"{self.config.model.name} must have positions for {longest} tokens (`valid_length`"
-                f" or `window`), but has {limit}; read less, or extend its table further "
-                "(positions: {sites: table, encoder: {kind: table, factor: …}})."
-            )
+        lengths = {"`valid_length` or `window`": self.config.evaluated()[0]}
+        if self.trains:
+            lengths["`max_length`"] = self.config.max_length
+        for name, longest in lengths.items():
+            if limit is not None and longest > limit:
+                raise ConfigError(
+                    f"{self.config.model.name} must have positions for {longest} tokens ({name}), "
+                    f"but has {limit}; read less, or extend its table further (positions: "
+                    "{sites: table, encoder: {kind: table, factor: …}})."
+                )
 
     def _limit(self, settings: Any) -> int | None:
         """The number of positions of the model with its encoder; None if there is no limit."""
@@ -78,6 +82,17 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
         if table is None or limit is None:
             return limit
         return math.ceil(table.factor * (table.length or limit))
+
+    def prepare(self, folder: RunFolder) -> UnderstandingData:
+        """Read everything, and refuse further test sets that cannot be measured later."""
+        data = super().prepare(folder)
+        for name, split in data.splits.items():
+            if name in ("train", "valid"):
+                continue
+            features = self.encode(split, data.tokenizer, training=False)
+            if split.labels is not None:
+                check_classes(split, features.numbers)
+        return data
 
     def splits(self) -> dict[str, DocumentTexts]:
         settings = self.config.data

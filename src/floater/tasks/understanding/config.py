@@ -130,7 +130,7 @@ class CompareConfig(Config):
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """Every variant is run with every seed; the table shows medians."""
-    only: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    only: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
     """Names of the variants to run; the others are left out. Default: all."""
     draws: Annotated[int, Field(ge=1, le=100_000)] = 2000
     """Resamples of the paired bootstrap."""
@@ -141,6 +141,8 @@ class CompareConfig(Config):
             raise ValueError(
                 f"`seeds` must be different, but are {', '.join(map(str, self.seeds))}"
             )
+        if self.only is not None and len(set(self.only)) < len(self.only):
+            raise ValueError(f"`only` must be different names, but are {', '.join(self.only)}")
         return self
 
 

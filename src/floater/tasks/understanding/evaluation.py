@@ -193,6 +193,7 @@ def evaluate_run(
                 their_problem = problem.with_config(type(problem.config)(**other.settings()))
                 same = EvaluationRequest(beyond=request.beyond)
                 _measure(their_problem, other, same, {name: split}, console)
+            _check_same_measures(folder, other, name)
             tests = compare_runs(problem, other, folder, name)
             folder.add_paired(tests)
             for test in tests:
@@ -218,6 +219,24 @@ def _check_same_task(problem: Problem[Any, Any], other: RunFolder) -> None:
             f"`--against` must be a run of the same task ({ours}), but {other.path} is one of "
             f"{theirs}."
         )
+
+
+def _check_same_measures(folder: RunFolder, other: RunFolder, name: str) -> None:
+    """Refuse scores that do not measure the same, such as those of inputs of other lengths."""
+    ours, theirs = (run.scores().sets[name].scores for run in (folder, other))
+    for measure in ours.keys() & theirs.keys():
+        signatures = [_without_versions(each[measure].signature) for each in (ours, theirs)]
+        if signatures[0] != signatures[1]:
+            raise ArgumentError(
+                f"`--against` must be a run whose scores on {name!r} mean the same "
+                f"({signatures[0]}), but those of {other.path} are {signatures[1]}."
+            )
+
+
+def _without_versions(signature: str) -> str:
+    """A signature without the versions of packages, which change as time goes on."""
+    parts = signature.split("|")
+    return "|".join(part for part in parts if not part.startswith(("floater:", "scikit-learn:")))
 
 
 def _task_name(settings: dict[str, Any]) -> str:
