@@ -81,6 +81,14 @@ ScalingName = Annotated[
         "log. Tables: waves (default), linear, group, cycle or hierarchy."
     ),
 ]
+TrainedWeights = Annotated[
+    str,
+    Option(
+        "--train",
+        help="With --text, what to train: the `positions` alone, or `all` weights of the model "
+        "with them, which serves long inputs better.",
+    ),
+]
 ExtensionUpdates = Annotated[
     int | None, Option(min=1, max=10**9, help="Number of updates; 200 by default.")
 ]

@@ -18,6 +18,7 @@ from transformers import (
 
 import floater
 from command_line import mistake, said
+from floater.runs.folder import RunFolder
 from understanding.worlds import causal, masked, write_causal_model, write_model
 
 FILES = ["--length", 4096, "--text", "a.txt", "--valid", "b.txt"]
@@ -67,6 +68,31 @@ def test_clocks_are_trained_and_the_folder_works(
     assert "give the model that it was made from" in mistake(monkeypatch, capsys, *fixed)
 
 
+def test_all_weights_are_trained_with_the_clocks(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = causal(tmp_path, "llama")["data"]
+    out = tmp_path / "long"
+    command = ["extend", model, "--length", 2 * positions(model), "--out", out, "--train", "all"]
+    command += ["--text", text["train"][0], "--valid", text["valid"][0], "--updates", 3]
+    output = said(
+        monkeypatch, capsys, *command, "--set", "max_length=24", "--set", "training.threads=1"
+    )
+    assert "learned" in output
+    assert "trained" not in {line.split()[0] for line in output.splitlines() if line.split()}
+    run = RunFolder(out / "training" / "floater-0")
+    settings = run.settings()
+    assert settings["skips"] == 1
+    assert settings["positions"]["jitter"] is None
+    assert settings["training"]["part"] == "all"
+    before = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    after = floater.from_pretrained(AutoModelForCausalLM, out).state_dict()
+    assert all(not torch.equal(after[name], own) for name, own in before.items())
+
+
 def test_a_fixed_scaling_needs_no_text(
     model: Path,
     tmp_path: Path,
@@ -104,6 +130,10 @@ def test_a_fixed_scaling_needs_no_text(
         ([*FILES, "--set", "model.name=other"], "model.name must be"),
         ([*FILES, "--set", "positions.encoder.learned=false"], "must be learned phases or"),
         ([*FILES, "--set", "max_length=5000"], "must be at most --length"),
+        ([*FILES, "--set", "compare.only=[base, floater]"], "compare.only and leave_out must be"),
+        ([*FILES, "--set", "training.keep_model=false"], "keep_model must be true"),
+        ([*FILES, "--train", "some"], "`--train` must be one of positions, all, but is 'some'"),
+        (["--length", 4096, "--train", "all"], "are for training, but no"),
     ],
 )
 def test_mistakes_end_in_one_line(

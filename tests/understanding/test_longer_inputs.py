@@ -178,3 +178,24 @@ def test_skips_need_longer_sequences(tmp_path: Path) -> None:
         ConfigError, match=r"at least 4 tokens for each of the 4 parts .* but is 10"
     ):
         longer(tmp_path, positions={**PHASES, "jitter": None}, skips=3)
+
+
+def test_trained_models_are_compared_with_one_at_the_fixed_scaling(tmp_path: Path) -> None:
+    config = longer(tmp_path, training={"part": "all"})
+    task = CausalLMTask(config)
+    variants: dict[str, Any] = {name: own.config for name, own in task.variants(0).items()}
+    assert list(variants) == ["base", "linear", "ntk", "yarn", "log", "trained", "floater"]
+    assert [own.training.part for own in variants.values()] == [*["nothing"] * 5, "all", "all"]
+    assert variants["base"].positions.encoder is None
+    trained, own = variants["trained"].positions, variants["floater"].positions
+    assert not trained.encoder.learned
+    assert trained.encoder.scaling == own.encoder.scaling
+    assert trained.jitter == own.jitter
+    compared = {"seeds": [0], "leave_out": ["trained", "log"]}
+    left = CausalLMTask(longer(tmp_path, training={"part": "all"}, compare=compared))
+    assert list(left.variants(0)) == ["base", "linear", "ntk", "yarn", "floater"]
+    wrong = CausalLMTask(longer(tmp_path, compare={"leave_out": ["logs"]}))
+    with pytest.raises(
+        ConfigError, match=r"`leave_out` of `compare` must name some of base, .*logs"
+    ):
+        wrong.variants(0)

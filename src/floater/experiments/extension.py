@@ -33,6 +33,8 @@ from .sentence_folders import copy_sentence_transformers
 TRAINING = "training"
 """Folder of the runs inside that of an extended model."""
 _UPDATES = 200
+_PARTS = ("positions", "all")
+"""What can be trained."""
 _STARTS = {"phases": "yarn", "table": "waves"}
 """Where positions start by default, by the site."""
 
@@ -45,6 +47,7 @@ def extend_model(
     text: Sequence[Path] = (),
     valid: Sequence[Path] = (),
     scaling: str = "",
+    part: str = "positions",
     updates: int | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
@@ -59,16 +62,20 @@ def extend_model(
         text: files to train the positions on; without any, they stay at the scaling.
         valid: held-out files, to measure the loss by position.
         scaling: where the positions start; empty for yarn (rotary positions) or waves (tables).
+        part: what to train: "positions", or "all" weights of the model with them.
         updates: number of updates; 200 by default.
         overrides: settings of the run to change, such as `training.batch=8`.
         resume: continue the runs in the folder.
         console: where to print.
     """
+    if part not in _PARTS:
+        raise ArgumentError(f"`--train` must be one of {', '.join(_PARTS)}, but is {part!r}.")
     if bool(text) != bool(valid):
         raise ArgumentError("`--text` and `--valid` go together, but only one is given.")
-    if not text and (overrides or resume or updates is not None):
+    if not text and (overrides or resume or updates is not None or part != _PARTS[0]):
         raise ArgumentError(
-            "`--set`, `--updates` and `--resume` are for training, but no `--text` is given."
+            "`--set`, `--train`, `--updates` and `--resume` are for training, but no `--text` is "
+            "given."
         )
     _check_folders(name, out, resume)
     where = locate(name)
@@ -84,6 +91,8 @@ def extend_model(
     if text:
         run = _settings(_task(settings, name), name, length, trained, text, valid, site, scaling)
         run["training"] |= _steps(updates or _UPDATES)
+        if part == "all":
+            _train_all(run)
         task = task_from(with_overrides(run, overrides))
         _check_run(task, name, length)
         compare(task, out / TRAINING, resume=resume, console=console)
@@ -131,8 +140,8 @@ def _check_run(task: Any, name: str, length: int) -> None:
         problem = "positions.encoder must be learned phases or a learned table, but is not"
     elif config.max_length > length or (config.valid_length or config.max_length) > length:
         problem = f"max_length and valid_length must be at most --length, {length:,}"
-    elif config.compare.only is not None:
-        problem = "compare.only must be left out, because all scalings are compared"
+    elif config.compare.only is not None or "floater" in config.compare.leave_out:
+        problem = "compare.only and leave_out must be left out, because all scalings are compared"
     elif not config.training.keep_model:
         problem = "training.keep_model must be true, because the model is written"
     elif len(task.seeds()) != 1:
@@ -296,6 +305,19 @@ def _settings(
         "training": {"batch": 8, "lr": 0.005 if site == "phases" else 0.001},
         "compare": {"seeds": [0]},
     }
+
+
+def _train_all(run: dict[str, Any]) -> None:
+    """Let a run train all weights, with a rate of their own. Causal models read parts of long texts
+    at their own positions; the settings are those of docs/results.md.
+    """
+    positions_rate = run["training"]["lr"]
+    run["training"] |= {"part": "all", "lr": 5e-5, "flow_lr_multiple": positions_rate / 5e-5}
+    if run["task"] == "causal_lm":
+        run["skips"] = 1
+        del run["positions"]["jitter"]
+        run["training"]["flow_lr_multiple"] = 40.0
+    run["compare"]["leave_out"] = ["trained"]
 
 
 def _print_losses(task: Any, folder: Path, console: Console) -> None:

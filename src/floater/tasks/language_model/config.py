@@ -89,15 +89,23 @@ class LanguageModelConfig(UnderstandingConfig):
         """The base model, the same with p(start) alone (h ≡ 0), and with the dynamics.
 
         If the base model is trained too, there is no variant with p(start) alone. For phases, the
-        others are the fixed scalings; for a longer table too, and there is no base.
+        others are the fixed scalings; for a longer table too, and there is no base. If all weights
+        are trained with them, one more is trained at the fixed scaling where they start, which
+        shows what the weights alone gain.
         """
         all_variants = super().variants()
-        if isinstance(self.positions.encoder, PhaseFlowConfig):
-            scalings = self._scalings(SCALINGS[1:])
-            return {"base": all_variants["base"], **scalings, "floater": self}
-        if isinstance(self.positions.encoder, TableFlowConfig):
-            # the base takes no longer inputs
-            return {**self._scalings(sorted(TABLE_SCALINGS)), "floater": self}
+        encoder = self.positions.encoder
+        if isinstance(encoder, PhaseFlowConfig | TableFlowConfig):
+            tables = isinstance(encoder, TableFlowConfig)
+            fixed = self._scalings(sorted(TABLE_SCALINGS) if tables else SCALINGS[1:])
+            nothing = self.training.model_copy(update={"part": "nothing"})
+            base = all_variants["base"].model_copy(update={"training": nothing})
+            return {
+                **({} if tables else {"base": base}),  # with a table it takes no longer inputs
+                **fixed,
+                **({"trained": self._fixed(encoder)} if self.training.part == "all" else {}),
+                "floater": self,
+            }
         if self.training.part not in ("flow", "start"):
             return all_variants
         return {
@@ -105,6 +113,12 @@ class LanguageModelConfig(UnderstandingConfig):
             "start": self._with("start"),
             "floater": self,
         }
+
+    def _fixed(self, encoder: PhaseFlowConfig | TableFlowConfig) -> UnderstandingConfig:
+        """The same run with positions that stay where they start."""
+        fixed = encoder.model_copy(update={"learned": False, "exact": False})
+        positions = self.positions.model_copy(update={"encoder": fixed})
+        return self.model_copy(update={"positions": positions})
 
     def _scalings(self, names: Sequence[str]) -> dict[str, UnderstandingConfig]:
         """Fixed scalings of phases or a table, nothing trained."""

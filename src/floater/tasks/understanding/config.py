@@ -132,6 +132,8 @@ class CompareConfig(Config):
     """Every variant is run with every seed; the table shows medians."""
     only: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
     """Names of the variants to run; the others are left out. Default: all."""
+    leave_out: tuple[str, ...] = ()
+    """Names of variants that are not run."""
     draws: Annotated[int, Field(ge=1, le=100_000)] = 2000
     """Resamples of the paired bootstrap."""
 
@@ -159,13 +161,16 @@ class MeasuredConfig(RunConfig):
     def chosen_variants(self) -> dict[str, MeasuredConfig]:
         """The variants that `only` names; all by default."""
         variants = self.variants()
-        names = variants if self.compare.only is None else self.compare.only
-        if unknown := sorted(set(names) - variants.keys()):
-            raise ConfigError(
-                f"`only` of `compare` must name some of {', '.join(variants)}, but names "
-                f"{unknown[0]!r}."
-            )
-        return {name: own for name, own in variants.items() if name in names}
+        settings = self.compare
+        named = {"only": settings.only or (), "leave_out": settings.leave_out}
+        for setting, names in named.items():
+            if unknown := sorted(set(names) - variants.keys()):
+                raise ConfigError(
+                    f"`{setting}` of `compare` must name some of {', '.join(variants)}, but names "
+                    f"{unknown[0]!r}."
+                )
+        chosen = set(settings.only or variants) - set(settings.leave_out)
+        return {name: own for name, own in variants.items() if name in chosen}
 
 
 _ENCODER_SETTINGS = ("update_every", "flow_lr_multiple", "flow_weight_decay", "freeze_flow")
