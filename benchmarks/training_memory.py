@@ -16,6 +16,14 @@ from training_step import BASE, CACHED, CONTROL, TrainingStep, variant
 from turns import save, show
 
 STEPS = 3
+ALLOCATIONS = {
+    "in_use": {"MALLOC_MMAP_THRESHOLD_": "65536"},
+    "default": {},
+}
+"""How the C library gets memory, by name. With its default settings it keeps blocks of up to 32 MB
+in a heap, whose gaps depend on the order of all allocations; blocks that come from the system one
+by one leave no gaps, so the largest resident size is that of the memory in use.
+"""
 
 
 def peak(arguments: argparse.Namespace, shape: Shape) -> int:
@@ -29,7 +37,8 @@ def peak(arguments: argparse.Namespace, shape: Shape) -> int:
 
 
 def peaks(script: Path, arguments: argparse.Namespace, shape: Shape) -> None:
-    """Print and save the largest resident size of each variant.
+    """Print and save the largest resident size of each variant, with and without the gaps that the
+    C library leaves.
 
     A new process starts from the largest size of this one, which holds no model and stays small.
 
@@ -42,18 +51,46 @@ def peaks(script: Path, arguments: argparse.Namespace, shape: Shape) -> None:
     for option in (*CHANGEABLE, "threads", "accumulate"):
         if getattr(arguments, option) is not None:
             command += [f"--{option}", str(getattr(arguments, option))]
-    # sizes are those of the C library's default settings, whatever those of this process are
-    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    sizes: dict[str, int] = {}
+    sizes: dict[str, dict[str, int]] = {}
     for name in dict.fromkeys((BASE, CONTROL, *arguments.variants)):
         if name != CACHED and name not in SETTINGS:
-            told = subprocess.check_output([*command, "--variants", name], env=environment)
-            sizes[name] = int(told.split()[-1])
-    extra = {name: size / sizes[BASE] - 1 for name, size in sizes.items()}
-    facts = {name: {"bytes": size, "extra": extra[name]} for name, size in sizes.items()}
+            sizes[name] = {
+                kind: _told([*command, "--variants", name], settings)
+                for kind, settings in ALLOCATIONS.items()
+            }
+    facts = {
+        name: {
+            **size,
+            **{f"extra_{kind}": size[kind] / sizes[BASE][kind] - 1 for kind in ALLOCATIONS},
+        }
+        for name, size in sizes.items()
+    }
     save(arguments, "memory", model=arguments.model, shape=asdict(shape), variants=facts)
     show(
         f"Peak memory of {STEPS} training steps, {arguments.model}",
-        ("variant", "resident", "extra"),
-        ((n, f"{size / 1e6:,.0f} MB", f"{100 * extra[n]:+.2f} %") for n, size in sizes.items()),
+        ("variant", "in use", "extra", "with gaps of the C library", "extra"),
+        (
+            (
+                name,
+                *(
+                    text
+                    for kind in ALLOCATIONS
+                    for text in (
+                        f"{fact[kind] / 1e6:,.0f} MB",
+                        f"{100 * fact[f'extra_{kind}']:+.2f} %",
+                    )
+                ),
+            )
+            for name, fact in facts.items()
+        ),
     )
+
+
+def _told(command: list[str], settings: dict[str, str]) -> int:
+    """What a process prints, with the C library's default settings except for these."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "GLIBC_TUNABLES" and not name.startswith("MALLOC_")
+    }
+    return int(subprocess.check_output(command, env=environment | settings).split()[-1])

@@ -127,10 +127,21 @@ def training(record: Record) -> str:
 
 
 def memory(record: Record) -> str:
+    kinds = ("in_use", "default")
     return markdown_table(
-        ("variant", "largest resident size", "more than untouched"),
+        ("variant", "in use", "more", "with gaps", "more"),
         [
-            [name, f"{found['bytes'] / 1e6:,.0f} MB", f"{100 * found['extra']:+.2f} %"]
+            [
+                name,
+                *(
+                    text
+                    for kind in kinds
+                    for text in (
+                        f"{found[kind] / 1e6:,.0f} MB",
+                        f"{100 * found[f'extra_{kind}']:+.2f} %",
+                    )
+                ),
+            ]
             for name, found in record["variants"].items()
         ],
     )

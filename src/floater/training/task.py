@@ -105,9 +105,9 @@ class Task(ABC, Generic[Data]):
     """
 
     config_class: ClassVar[type[RunConfig]]
-    schedule: ClassVar[Schedule]
+    schedule: Schedule
     """How the learning rate changes after the warm-up."""
-    free_settings: ClassVar[frozenset[str]] = FREE_SETTINGS
+    free_settings: frozenset[str] = FREE_SETTINGS
     """Training settings that may differ when a run is resumed."""
     evaluation_options: ClassVar[frozenset[str]] = frozenset()
     """Fields of `EvaluationRequest` that this task accepts besides against, model, name and

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ...attachments import Sites
 from ...config import Config, Count, NotNegative
 from ...training.placement import Placement
-from ...training.settings import Finite, Pace, RunConfig, Share, TrainingSettings
+from ...training.settings import Finite, Pace, RunConfig, Schedule, Share, TrainingSettings
 from .embedded import Embedded
 
 
@@ -169,14 +169,16 @@ class TranslationPositions(Placement):
 
 
 class TranslationTraining(TrainingSettings):
-    """How to train a translator; after the warm-up the learning rate falls with the inverse square
-    root of the step.
-    """
+    """How to train a translator."""
 
     updates: Count
     """Optimiser steps."""
     warmup: Count = 4000
     """Updates over which the learning rate rises."""
+    schedule: Schedule = "inverse_sqrt"
+    """How the learning rate changes after the warm-up: it falls with the inverse square root of the
+    step, as in the paper; falls in a straight line to zero at the last update; or stays.
+    """
     evaluate_every: Count = 1000
     """Updates between two evaluations."""
     save_every: Count = 500

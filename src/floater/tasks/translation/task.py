@@ -46,11 +46,15 @@ class TranslationTask(Task[TranslationData]):
 
     config: TranslationConfig
     config_class = TranslationConfig
-    schedule = "inverse_sqrt"
-    free_settings = FREE_SETTINGS | {"updates"}  # the schedule does not depend on the last update
     evaluation_options = frozenset({"source", "target", "length_bins", "paper_bleu", "beam"})
     fused_optimizer = False
     main = "bleu"
+
+    def __init__(self, config: TranslationConfig) -> None:
+        super().__init__(config)
+        self.schedule = config.training.schedule
+        if self.schedule != "linear":  # the rate does not depend on the last update
+            self.free_settings = FREE_SETTINGS | {"updates"}
 
     def check(self, path: Path) -> None:
         check_inputs(self.config, path)
