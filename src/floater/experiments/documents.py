@@ -9,7 +9,7 @@ from ..recipes import merge, read
 from ..tasks.documents.task import DocumentsTask
 from .base import ReproductionRequest
 from .scheduler import Runs
-from .timed import EncoderComparison
+from .timed import TimedComparison
 from .variants import RANDOM_FLOW, Scale, config_file
 
 PLACE_UPDATES = 300
@@ -17,7 +17,7 @@ PLACE_UPDATES = 300
 _SINUSOIDAL = {"kind": "sinusoidal"}
 
 
-class DocumentsTable(EncoderComparison):
+class DocumentsTable(TimedComparison):
     """Movie reviews; at the scale smoke, generated documents that order and lengths tell apart."""
 
     name = "documents"
@@ -61,13 +61,13 @@ class DocumentsTable(EncoderComparison):
         }
 
     def _is_frozen(self, settings: Mapping[str, Any]) -> bool:
-        task = self._task(settings)
+        task = self.task_of(settings)
         assert isinstance(task, DocumentsTask)
         return task.config.sentences.frozen and task.config.sentences.cache is None
 
     def runs(self, request: ReproductionRequest, settings: Mapping[str, Mapping[str, Any]]) -> Runs:
         first = next(iter(settings.values()))
-        task = self._task(first)
+        task = self.task_of(first)
         assert isinstance(task, DocumentsTask)
         if task.config.sentences.frozen:
             task.keep_vectors()  # before several processes would compute the same

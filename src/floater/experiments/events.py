@@ -8,13 +8,13 @@ from ..recipes import read
 from ..runs.results import Table
 from ..tasks.events.hawkes import true_log_likelihood
 from ..tasks.events.task import EventsTask
-from ..tasks.timed.task import TimedTask
+from .encoder_comparison import AnyTask
 from .scheduler import Runs
-from .timed import EncoderComparison
+from .timed import TimedComparison
 from .variants import Scale, config_file
 
 
-class EventsTable(EncoderComparison):
+class EventsTable(TimedComparison):
     """Taxi rides (the split of EasyTPP); at the scale smoke, a generated Hawkes process."""
 
     name = "events"
@@ -33,9 +33,9 @@ class EventsTable(EncoderComparison):
             return read(config_file("events/taxi.yaml"))
         return hawkes()
 
-    def _table(self, task: TimedTask[Any, Any], runs: Runs) -> Table:
+    def score_table(self, task: AnyTask, runs: Runs) -> Table:
         """With generated sequences, the last row is the best that any model can reach."""
-        table = super()._table(task, runs)
+        table = super().score_table(task, runs)
         assert isinstance(task, EventsTask)
         process = task.config.data.synthetic
         if process is None:

@@ -21,6 +21,7 @@ from .documents import DocumentsTable
 from .efficiency import Efficiency
 from .events import EventsTable
 from .heatmaps import HeatMaps
+from .masked import MaskedByPosition
 from .nmt import TranslationTable
 from .result_tables import show
 from .rnn import RecurrentTable
@@ -39,6 +40,7 @@ ITEMS: dict[str, Item] = {
         SquadTable(),
         ShortToLong(),
         AnyLength(),
+        MaskedByPosition(),
         RecurrentTable(),
         HeatMaps(),
         Efficiency(),

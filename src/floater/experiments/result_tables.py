@@ -30,14 +30,16 @@ def mean(values: Iterable[float]) -> Mean:
     )
 
 
-def score(run: RunFolder, measure: str, label: str | None = None) -> float | None:
-    """The score of a run on its test set, or in one bin of it; None if the bin is empty."""
-    value = _score(run, measure, label)
+def score(
+    run: RunFolder, measure: str, label: str | None = None, *, test_set: str = "test"
+) -> float | None:
+    """The score of a run on a test set, or in one bin of it; None if the bin is empty."""
+    value = _score(run, measure, label, test_set)
     return None if value is None else value.score
 
 
-def _score(run: RunFolder, measure: str, label: str | None) -> Score | None:
-    test = run.scores().sets["test"]
+def _score(run: RunFolder, measure: str, label: str | None, test_set: str = "test") -> Score | None:
+    test = run.scores().sets[test_set]
     scores = test.scores if label is None else test.bins[label].scores
     return scores.get(measure)
 
@@ -47,9 +49,12 @@ def test_data(runs: Runs) -> str:
     return str(next(iter(runs.values()))[0].scores().sets["test"].data["from"])
 
 
-def scored(runs: Sequence[RunFolder], metric: str, label: str | None = None) -> Mean | None:
+def scored(
+    runs: Sequence[RunFolder], metric: str, label: str | None = None, *, test_set: str = "test"
+) -> Mean | None:
     """Mean of a score over seeds; None if the bin is empty."""
-    values = [value for run in runs if (value := score(run, metric, label)) is not None]
+    scores = [score(run, metric, label, test_set=test_set) for run in runs]
+    values = [value for value in scores if value is not None]
     return mean(values) if values else None
 
 

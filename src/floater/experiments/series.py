@@ -12,14 +12,14 @@ from ..runs.folder import RunFolder
 from ..runs.results import Table
 from .result_tables import score
 from .scheduler import run_all
-from .timed import NAMES, POSITIONS, EncoderComparison
+from .timed import NAMES, POSITIONS, TimedComparison
 from .variants import Scale, Variant, config_file
 
 PHASE_UPDATES = 500
 """Updates after which a flow on real times tells the waves apart."""
 
 
-class SeriesTable(EncoderComparison):
+class SeriesTable(TimedComparison):
     """Mortality of intensive-care stays (PhysioNet 2012); at the scale smoke, generated waves."""
 
     name = "series"

@@ -161,7 +161,7 @@ def config_file(name: str) -> Path:
 
 HOUR = {"training": {"updates": 2000}}
 """Settings with which all variants of an item at the scale small finish within an hour on two
-cores. They can be resumed later with more updates.
+cores. They can be resumed later with more updates, unless their learning rate falls to zero.
 """
 
 

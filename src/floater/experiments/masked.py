@@ -1,0 +1,200 @@
+"""A masked language model from scratch, trained on short inputs and tested on longer ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ..files import write_text
+from ..printing import print_text
+from ..recipes import merge, read
+from ..runs.folder import RunFolder
+from ..runs.results import Cell, Figure, Series, Table
+from ..tasks.language_model.text import from_wikitext, read_text
+from ..tasks.masked_lm.task import MaskedLMTask
+from ..tasks.understanding.evaluation import evaluate
+from ..training.process import expecting_long_inputs
+from .base import ReproductionRequest
+from .encoder_comparison import AnyTask, EncoderComparison
+from .fresh_model import UNKNOWN, FreshModel
+from .result_tables import scored
+from .scheduler import Runs
+from .variants import RANDOM_FLOW, STRETCH, Scale, config_file
+
+FAR = {**RANDOM_FLOW, "horizon": 64.0}
+"""A flow with a view of time that ends past the times of 128 tokens, stretched four times."""
+_QKV = {"sites": "qkv", "own": "replace"}
+
+
+class MaskedByPosition(EncoderComparison):
+    """WikiText; at the scale smoke, numbers in order."""
+
+    name = "masked"
+    title = "Masked language model by position encoding"
+    positions = {  # noqa: RUF012  (declared in the base class)
+        "rotary": {"encoder": {"kind": "rotary"}, **_QKV},
+        "rotary-stretch": {"encoder": {"kind": "rotary"}, "jitter": STRETCH, **_QKV},
+        "rotary-flow": {"rotary": True, "encoder": RANDOM_FLOW, **_QKV},
+        "rotary-flow-stretch": {"rotary": True, "encoder": FAR, "jitter": STRETCH, **_QKV},
+        "flow": {"encoder": RANDOM_FLOW, **_QKV},
+        "flow-stretch": {"encoder": FAR, "jitter": STRETCH, **_QKV},
+    }
+    names = {  # noqa: RUF012
+        "rotary": "rotary",
+        "rotary-stretch": "rotary, stretched",
+        "rotary-flow": "rotary + flow",
+        "rotary-flow-stretch": "rotary + flow, stretched",
+        "flow": "flow",
+        "flow-stretch": "flow, stretched",
+    }
+    flows = ("rotary-flow", "rotary-flow-stretch", "flow", "flow-stretch")
+    test_set = "valid"
+
+    @property
+    def anchors(self) -> str:
+        return "Loss in nats per masked token, also of the tokens at some positions only."
+
+    def base_settings(self, scale: Scale) -> dict[str, Any]:
+        return read(config_file("mlm/lengths.yaml")) if scale == "small" else counting()
+
+    def settings(self, request: ReproductionRequest) -> dict[str, dict[str, Any]]:
+        """All runs start from one model, in the folder of the reproduction."""
+        files = {}
+        if request.scale == "smoke":
+            files = {split: [str(request.folder / f"{split}.txt")] for split in ("train", "valid")}
+        shared = {"model": {"name": str(request.folder / "model")}, "data": files}
+        return {key: merge(own, shared) for key, own in super().settings(request).items()}
+
+    def runs(self, request: ReproductionRequest, settings: Mapping[str, Mapping[str, Any]]) -> Runs:
+        task = self.task_of(next(iter(settings.values())))
+        assert isinstance(task, MaskedLMTask)
+        if request.scale == "smoke":
+            for split, first in (("train", 0), ("valid", 7)):
+                write_text(request.folder / f"{split}.txt", _numbers(first))
+        model = request.folder / "model"
+        if not model.exists():
+            print_text(request.console, f"writing a model with random weights to {model}")
+            sizes = FreshModel() if request.scale == "small" else FreshModel(300, 1, 32, 2)
+            sizes.write(model, _lines(task))
+        runs = super().runs(request, settings)
+        for key, own in settings.items():
+            for run in runs[key]:
+                self._test_shorter(own, run, request)
+        return runs
+
+    def _test_shorter(
+        self, settings: Mapping[str, Any], run: RunFolder, request: ReproductionRequest
+    ) -> None:
+        """Test a model on inputs of the trained length, and of two and four times that too."""
+        task = self.task_of(settings)
+        assert isinstance(task, MaskedLMTask)
+        for length in _lengths(task)[:-1]:
+            name = _set_of(length)
+            if name in run.scores().sets:
+                continue
+            bins = tuple(edge for edge in task.config.bins if edge < length)
+            shorter = MaskedLMTask(
+                task.config.model_copy(update={"valid_length": length, "bins": bins})
+            )
+            model, tokenizer = shorter.load(run.model)
+            valid = shorter.splits()["valid"]
+            with expecting_long_inputs():
+                evaluate(shorter, model, valid, tokenizer, run, name=name, console=request.console)
+
+    def tables(self, task: AnyTask, runs: Runs) -> list[Table]:
+        assert isinstance(task, MaskedLMTask)
+        return [*super().tables(task, runs), self._by_length(task, runs)]
+
+    def _by_length(self, task: MaskedLMTask, runs: Runs) -> Table:
+        """The loss on inputs of several lengths, and by position in each."""
+        columns: list[str] = []
+        cells: list[list[Cell]] = [[] for _ in runs]
+        for length in _lengths(task):
+            name = _set_of(length) if length != _lengths(task)[-1] else self.test_set
+            edges = [0, *(edge for edge in task.config.bins if edge < length)]
+            labels = [f"{first}-{second}" for first, second in pairwise(edges)]
+            measures = [f"loss {label}" for label in (*labels, f"{edges[-1]}+")]
+            for measure in measures if len(edges) > 1 else ["loss"]:
+                place = f", {measure.removeprefix('loss ')}" if measure != "loss" else ""
+                columns.append(f"{length} tokens{place}")
+                for row, each in zip(cells, runs.values(), strict=True):
+                    found = scored(each, measure, test_set=name)
+                    row.append(found and found.model_copy(update={"digits": 3}))
+        return Table(
+            title="Loss by length of the input and position in it",
+            note=f"Trained on inputs of {task.config.max_length} tokens.",
+            columns=["positions", *columns],
+            rows=[[self.names[key], *row] for key, row in zip(runs, cells, strict=True)],
+        )
+
+    def figures(self, settings: Mapping[str, Mapping[str, Any]], runs: Runs) -> list[Figure]:
+        task = self.task_of(next(iter(settings.values())))
+        assert isinstance(task, MaskedLMTask)
+        bins = task.config.bin_names()
+        lines = []
+        for key, each in runs.items():
+            losses = [scored(each, f"loss {name}", test_set=self.test_set) for name in bins]
+            means = [None if found is None else found.mean for found in losses]
+            lines.append(Series(name=self.names[key], y=means))
+        return [
+            Figure(
+                title=f"Loss by position, trained on {task.config.max_length} tokens",
+                x_label="position in the input, tokens",
+                y_label="loss, nats per masked token",
+                x=list(bins),
+                series=lines,
+            )
+        ]
+
+
+def _lengths(task: MaskedLMTask) -> list[int]:
+    """The trained length, twice that, …, and the length of held-out blocks."""
+    longest = task.length(training=False)
+    lengths = [task.config.max_length]
+    while 2 * lengths[-1] < longest:
+        lengths.append(2 * lengths[-1])
+    return [*lengths, longest]
+
+
+def _set_of(length: int) -> str:
+    return f"valid-{length}"
+
+
+def _lines(task: MaskedLMTask) -> Sequence[str]:
+    """The training text."""
+    data = task.config.data
+    lines = read_text(data.train).lines
+    return [from_wikitext(line, UNKNOWN) for line in lines] if data.wikitext else lines
+
+
+def _numbers(first: int, lines: int = 200) -> str:
+    """Lines of numbers in order, each beginning at another one."""
+    return "".join(
+        " ".join(str((first + 13 * line + number) % 50) for number in range(40)) + "\n"
+        for line in range(lines)
+    )
+
+
+def counting(updates: int = 60) -> dict[str, Any]:
+    """Settings of a run on numbers in order, which trains within seconds."""
+    return {
+        "task": "masked_lm",
+        "model": {"name": "model"},
+        "data": {"train": [str(Path("train.txt"))], "valid": [str(Path("valid.txt"))]},
+        "max_length": 16,
+        "valid_length": 64,
+        "bins": [16, 32],
+        "training": {
+            "part": "all",
+            "updates": updates,
+            "batch": 16,
+            "lr": 0.01,
+            "weight_decay": 0.01,
+            "clip": 1.0,
+            "evaluate_every": updates,
+            "save_every": updates,
+            "threads": 1,
+        },
+    }
