@@ -101,6 +101,6 @@ def test_the_loss_is_measured_by_length_and_position(tmp_path: Path) -> None:
 
 def test_an_unknown_variant_is_named_before_anything_is_written(tmp_path: Path) -> None:
     request = ReproductionRequest("smoke", tmp_path / "new", [0], 1, QUIET, ["learned"])
-    with pytest.raises(ArgumentError, match="must be among rotary, .*, but has 'learned'"):
+    with pytest.raises(ArgumentError, match=r"must be among rotary, .*, but has 'learned'"):
         MaskedByPosition().reproduce(request)
     assert not (tmp_path / "new").exists()

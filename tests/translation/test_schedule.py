@@ -46,7 +46,7 @@ def test_the_rate_follows_the_schedule(schedule: str, tmp_path: Path) -> None:
 
 def test_a_run_that_ended_at_rate_zero_cannot_be_extended(tmp_path: Path) -> None:
     run(tmp_path, "linear")
-    with pytest.raises(RunError, match="was started with training.updates = 6, but the config now"):
+    with pytest.raises(RunError, match=r"was started with training\.updates = 6, but the"):
         run(tmp_path, "linear", 8, resume=True)
     (tmp_path / "more").mkdir()
     run(tmp_path / "more", "inverse_sqrt")
