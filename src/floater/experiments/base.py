@@ -71,6 +71,8 @@ class TrainingItem(Item):
     sources: Sources
     apart = False
     """Whether each run needs its own process, because its memory is measured."""
+    scores_only = False
+    """Whether scores and predictions of a run are enough, if its weights were deleted."""
 
     def chosen(self, request: ReproductionRequest) -> list[Variant]:
         """The variants of a request; raises an error if one is unknown or lacks its warm start."""
@@ -150,6 +152,7 @@ class TrainingItem(Item):
             workers=request.workers,
             console=request.console,
             apart=self.apart,
+            scores_only=self.scores_only,
         )
 
     def results(self, request: ReproductionRequest, runs: Runs) -> Results:

@@ -39,6 +39,7 @@ class ShortToLong(TrainingItem):
 
     name = "s2l"
     title = "Short to long (Figure 3)"
+    scores_only = True
     sources = Sources(
         "translation/s2l/{key}.yaml", "translation/wmt14/s2l/{key}.yaml", hurried=HOUR
     )

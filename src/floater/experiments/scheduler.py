@@ -30,15 +30,26 @@ Runs = dict[str, list[RunFolder]]
 
 @dataclass(frozen=True)
 class Job:
-    """A run of a task."""
+    """A run of a task.
+
+    Attributes:
+        label: what progress bars call it.
+        task: what to train.
+        path: its folder.
+        scores_only: whether nothing but its scores and predictions is wanted.
+    """
 
     label: str
     task: Task[Any]
     path: Path
+    scores_only: bool = False
 
     def finished(self) -> bool:
         """Whether this run is finished, with the same settings."""
-        return self.task.is_finished(RunFolder(self.path))
+        folder = RunFolder(self.path)
+        if self.scores_only and self.task.is_measured(folder):
+            return True
+        return self.task.is_finished(folder)
 
     @property
     def total(self) -> int:
@@ -70,14 +81,21 @@ class Job:
 
 
 def job_of(
-    variant: Variant, settings: Mapping[str, Any], seed: int, folder: Path, *, several: bool = False
+    variant: Variant,
+    settings: Mapping[str, Any],
+    seed: int,
+    folder: Path,
+    *,
+    several: bool = False,
+    scores_only: bool = False,
 ) -> Job:
     """The run of a variant with a seed; the label includes the seed if there are `several`."""
     with_seed = {**settings, "seed": seed}
     if variant.after is not None:
         with_seed["init_from"] = folder / f"{variant.after}-seed{seed}"
     label = f"{variant.name}, seed {seed}" if several else variant.name
-    return Job(label, task_from(with_seed), folder / f"{variant.key}-seed{seed}")
+    path = folder / f"{variant.key}-seed{seed}"
+    return Job(label, task_from(with_seed), path, scores_only)
 
 
 def run_all(
@@ -89,6 +107,7 @@ def run_all(
     workers: int,
     console: Console,
     apart: bool = False,
+    scores_only: bool = False,
 ) -> Runs:
     """Run all variants with all seeds.
 
@@ -100,11 +119,19 @@ def run_all(
         workers: number of runs at the same time, one process per run; 1 uses this process.
         console: where to print progress.
         apart: use one process per run also with one worker.
+        scores_only: do not train finished runs again whose weights were deleted.
     """
     check_folder(folder)
     several = len(seeds) > 1
     jobs = {
-        (variant.key, seed): job_of(variant, settings[variant.key], seed, folder, several=several)
+        (variant.key, seed): job_of(
+            variant,
+            settings[variant.key],
+            seed,
+            folder,
+            several=several,
+            scores_only=scores_only and all(other.after != variant.key for other in variants),
+        )
         for variant in variants
         for seed in seeds
     }

@@ -174,6 +174,12 @@ class Task(ABC, Generic[Data]):
         """Whether a folder holds this run, finished."""
         return folder.started() and folder.finished()
 
+    def is_measured(self, folder: RunFolder) -> bool:
+        """Whether a folder holds the scores and predictions of this run, finished; its weights may
+        have been deleted.
+        """
+        return self.is_finished(folder)
+
     @abstractmethod
     def prepare(self, folder: RunFolder) -> Data:
         """Read, check and encode the data."""

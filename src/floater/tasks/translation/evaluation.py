@@ -23,7 +23,7 @@ from .config import TranslationConfig
 from .corpus import Pairs
 from .decoding import Translator
 from .model import MarianMTModel
-from .preparing import long_enough
+from .preparing import long_enough, vocabulary_of
 from .scoring import bins, bootstrap_over_seeds, paired_bootstrap, paper_bleu, score
 
 _LABELS = {
@@ -185,7 +185,7 @@ def compare_by_length(
         Differences by name and bin; bins without lines are left out.
     """
     config = TranslationConfig(**runs[0].settings())
-    words = vocabulary.load(runs[0].vocabulary)
+    words = vocabulary_of(runs[0], config)
     pairs = long_enough(corpus.load(config.data, "test"), words, config.data.min_test_tokens)
     if pairs is None:
         raise RunError(f"The config of {runs[0].path} names no test set.")

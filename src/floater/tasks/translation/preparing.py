@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,11 @@ class TranslationData:
 def prepare(config: TranslationConfig, folder: RunFolder) -> TranslationData:
     """Read and check the data, learn or copy the vocabulary, encode and filter."""
     data = config.data
-    train, valid, test = (corpus.load(data, split) for split in ("train", "valid", "test"))
-    assert train is not None
+    train = _training_pairs(config)
+    valid, test = corpus.load(data, "valid"), corpus.load(data, "test")
     assert valid is not None
-    if data.max_pairs is not None:
-        train = Pairs(train.source[: data.max_pairs], train.target[: data.max_pairs], train.name)
     splits = {"train": train, "valid": valid, "test": test}
-    words = _vocabulary(config, folder, train)
+    words = _vocabulary(config, folder, lambda: train)
     source, target = words.encode(train.source), words.encode(train.target)
     usable = corpus.usable(data, source, target)
     examples = Examples([source[i] for i in usable], [target[i] for i in usable])
@@ -62,12 +60,27 @@ def prepare(config: TranslationConfig, folder: RunFolder) -> TranslationData:
     )
 
 
-def _vocabulary(config: TranslationConfig, folder: RunFolder, train: Pairs) -> Vocabulary:
+def _training_pairs(config: TranslationConfig) -> Pairs:
+    """The pairs from which the vocabulary is learned."""
+    train, most = corpus.load(config.data, "train"), config.data.max_pairs
+    assert train is not None
+    return train if most is None else Pairs(train.source[:most], train.target[:most], train.name)
+
+
+def _vocabulary(
+    config: TranslationConfig, folder: RunFolder, training_pairs: Callable[[], Pairs]
+) -> Vocabulary:
     if folder.vocabulary.exists():
         return vocabulary.load(folder.vocabulary)
     if config.init_from is not None:
         return vocabulary.load(RunFolder.existing(config.init_from).vocabulary)
+    train = training_pairs()
     return _learned_once([*train.source, *train.target], config.vocabulary)
+
+
+def vocabulary_of(folder: RunFolder, config: TranslationConfig) -> Vocabulary:
+    """The vocabulary of a run, learned again from its data if it was deleted."""
+    return _vocabulary(config, folder, lambda: _training_pairs(config))
 
 
 def long_enough(test: Pairs | None, words: Vocabulary, min_tokens: int) -> Pairs | None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from ...errors import ArgumentError, DataError, RunError
-from ...files import check_hashes, new_folder
+from ...files import check_hashes, file_hash, new_folder
 from ...printing import print_text
 from ...runs.folder import RunFolder
 from ...runs.locks import in_use
@@ -78,12 +78,24 @@ class TranslationTask(Task[TranslationData]):
             return False
         if self.config.data.has_test() and "test" not in folder.scores().sets:
             return False
+        if not self._has_same_settings(folder):
+            return False
+        return folder.finished() or folder.facts().get("updates") == self.config.training.updates
+
+    def _has_same_settings(self, folder: RunFolder) -> bool:
         before, now = self.previous(folder).dump(), self.config.dump()
         if self.config.init_from is not None:
             now["vocabulary"] = before["vocabulary"]  # a warm start takes over the vocabulary
-        if before != now:
+        return before == now
+
+    def is_measured(self, folder: RunFolder) -> bool:
+        if not folder.started() or not folder.finished() or not self._has_same_settings(folder):
             return False
-        return folder.finished() or folder.facts().get("updates") == self.config.training.updates
+        test = folder.scores().sets.get("test")
+        return test is not None and all(
+            (folder.predictions / name).is_file() and file_hash(folder.predictions / name) == known
+            for name, known in test.files.items()
+        )
 
     def prepare(self, folder: RunFolder) -> TranslationData:
         return prepare(self.config, folder)
