@@ -90,6 +90,8 @@ def conclusions(comparisons: Sequence[Comparison]) -> list[str]:
         f"{tally['clear losses']} losses, {tally['unclear']} open."
         for variant, tally in count_wins(comparisons).items()
     ]
+    bases = {comparison.name: comparison.base for comparison in comparisons}
+    lines += [f"{name}: the base is {base}." for name, base in bases.items() if base != "base"]
     names: dict[str, dict[str, None]] = {}
     for comparison in comparisons:
         for text in sorted(map(describe_start, comparison.start.values())):
