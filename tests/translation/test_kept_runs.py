@@ -73,7 +73,7 @@ def test_changed_test_data_are_noticed(
     kept_runs.keep(runs, tmp_path / "records")
     assert config.data.test is not None
     target = config.data.test.target
-    assert target is not None
+    assert isinstance(target, Path)
     before = target.read_bytes()
     try:
         target.write_bytes(before.replace(b"\n", b" more\n", 1))

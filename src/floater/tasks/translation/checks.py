@@ -9,7 +9,7 @@ from ...encoders import LearnedConfig
 from ...errors import DataError
 from ...room import check_disk, check_folder, check_memory
 from ...training.process import on_cpu
-from .config import TranslationConfig, TranslationDataConfig
+from .config import TranslationConfig, TranslationDataConfig, file_list
 
 _COPIES = 4  # of the weights in memory: themselves, their gradient, and Adam's two moments
 _BYTES = 10  # of text per token, at most
@@ -59,9 +59,8 @@ def files(data: TranslationDataConfig) -> Iterator[Path]:
     for part in (data.train, data.valid, data.test):
         if part is None:
             continue
-        if part.tsv is not None:
-            yield from (part.tsv,) if isinstance(part.tsv, Path) else part.tsv
-        yield from (file for file in (part.source, part.target) if file is not None)
+        for named in (part.tsv, part.source, part.target):
+            yield from file_list(named)
 
 
 def parameters(config: TranslationConfig) -> int:

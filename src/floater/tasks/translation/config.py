@@ -14,13 +14,21 @@ from ...training.settings import Finite, Pace, RunConfig, Schedule, Share, Train
 from .embedded import Embedded
 
 
-class SplitFiles(Config):
-    """The files of a split: two aligned text files, or TSV files with named columns (or .gz)."""
+def file_list(files: Path | tuple[Path, ...] | None) -> tuple[Path, ...]:
+    """The files of a setting that names one, several or none."""
+    if files is None:
+        return ()
+    return (files,) if isinstance(files, Path) else files
 
-    source: Path | None = None
-    target: Path | None = None
+
+class SplitFiles(Config):
+    """The files of a split: aligned text files, or TSV files with named columns (or .gz). Several
+    files are concatenated.
+    """
+
+    source: Path | tuple[Path, ...] | None = None
+    target: Path | tuple[Path, ...] | None = None
     tsv: Path | tuple[Path, ...] | None = None
-    """One file, or several that are concatenated."""
     source_column: str | None = None
     """Name of the column in the TSV file; default: the language."""
     target_column: str | None = None
@@ -30,8 +38,12 @@ class SplitFiles(Config):
         two = self.source is not None and self.target is not None
         if two == (self.tsv is not None) or (self.tsv is not None and (self.source or self.target)):
             raise ValueError(
-                "give either `source` and `target` (two text files) or `tsv` (files with named "
-                "columns)"
+                "give either `source` and `target` (text files) or `tsv` (files with named columns)"
+            )
+        if len(file_list(self.source)) != len(file_list(self.target)):
+            raise ValueError(
+                "`source` and `target` must name equally many files, but name "
+                f"{len(file_list(self.source))} and {len(file_list(self.target))}"
             )
         return self
 
@@ -76,6 +88,8 @@ class TranslationDataConfig(Config):
     """
     max_pairs: Count | None = None
     """Use only this many training pairs, the first ones."""
+    hold_out: Count | None = None
+    """Hold out this many training pairs, the last ones, for validation; without `valid`."""
 
     def has_test(self) -> bool:
         """Whether there is a test set."""
@@ -88,8 +102,10 @@ class TranslationDataConfig(Config):
                 "give one of `train` (files), `hub` (a data set of the hub) and `embedded` (made "
                 "here)"
             )
-        if self.train is not None and self.valid is None:
-            raise ValueError("`valid` is needed beside `train`")
+        if self.train is not None and (self.valid is None) == (self.hold_out is None):
+            raise ValueError("give one of `valid` (files) and `hold_out` (pairs) beside `train`")
+        if self.train is None and self.hold_out is not None:
+            raise ValueError("`hold_out` needs `train` (files)")
         return self
 
 

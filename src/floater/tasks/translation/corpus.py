@@ -10,7 +10,7 @@ from typing import Literal
 from ...errors import DataError
 from ...files import digest, read_lines
 from ..tsv import from_hub, read_tsv
-from .config import SplitFiles, TranslationDataConfig, TranslationHub
+from .config import SplitFiles, TranslationDataConfig, TranslationHub, file_list
 from .embedded import generate
 
 SplitName = Literal["train", "valid", "test"]
@@ -48,22 +48,39 @@ def load(config: TranslationDataConfig, split: SplitName) -> Pairs | None:
         embedded = config.embedded
         name = f"embedded {', '.join(embedded.items)}, seed {embedded.seed}, {split}"
         return Pairs(*generate(embedded, split, config.source, config.target), name)
-    files: SplitFiles | None = getattr(config, split)
+    if config.hold_out is None or split == "test":
+        return _from_files(config, getattr(config, split))
+    pairs = _from_files(config, config.train)
+    assert pairs is not None
+    if len(pairs) <= config.hold_out:
+        raise DataError(
+            f"{pairs.name} must have more than the {config.hold_out:,} pairs of `hold_out`, but "
+            f"has {len(pairs):,}."
+        )
+    first = split == "train"
+    part = slice(-config.hold_out) if first else slice(-config.hold_out, None)
+    name = f"{pairs.name}, {'all but ' if first else ''}the last {config.hold_out} pairs"
+    return Pairs(pairs.source[part], pairs.target[part], name)
+
+
+def _from_files(config: TranslationDataConfig, files: SplitFiles | None) -> Pairs | None:
     if files is None:
         return None
     if files.tsv is not None:
-        paths = (files.tsv,) if isinstance(files.tsv, Path) else files.tsv
         columns = files.source_column or config.source, files.target_column or config.target
-        return _joined([_from_tsv(path, *columns) for path in paths])
-    assert files.source is not None
-    assert files.target is not None
-    source, target = read_lines(files.source), read_lines(files.target)
-    if len(source) != len(target):
+        return _joined([_from_tsv(path, *columns) for path in file_list(files.tsv)])
+    two = zip(file_list(files.source), file_list(files.target), strict=True)
+    return _joined([_from_text(source, target) for source, target in two])
+
+
+def _from_text(source: Path, target: Path) -> Pairs:
+    lines, others = read_lines(source), read_lines(target)
+    if len(lines) != len(others):
         raise DataError(
-            f"{files.source} and {files.target} must have the same number of lines, but have "
-            f"{len(source):,} and {len(target):,}."
+            f"{source} and {target} must have the same number of lines, but have {len(lines):,} "
+            f"and {len(others):,}."
         )
-    return Pairs(source, target, f"{files.source} | {files.target}")
+    return Pairs(lines, others, f"{source} | {target}")
 
 
 def _joined(parts: Sequence[Pairs]) -> Pairs:
