@@ -54,6 +54,13 @@ def test_translation_has_a_row_per_variant_with_the_papers_numbers_marked(folder
     assert rows["flow, all blocks"][-1] == Paper(paper=28.6)
     assert isinstance(rows["flow, all blocks"][1], Mean)
     assert re.match(r"sinusoidal-more: [+-]\d", str(rows["flow, q, k, v, warm-started"][-2]))
+    lead = found.tables[1]
+    assert lead.columns == ["over", "all"]
+    assert len(lead.rows) == len(rows) - 1
+    ahead, behind = rows["rotary + flow, q, k, v"][1], rows[str(lead.rows[0][0])][1]
+    assert isinstance(ahead, Mean)
+    assert isinstance(behind, Mean)
+    assert str(lead.rows[0][1]).startswith(f"{ahead.mean - behind.mean:+.2f} (")
 
 
 @pytest.mark.slow

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..printing import print_text
 from ..runs.results import Results, Table
 from .base import ReproductionRequest, TrainingItem
-from .result_tables import against, fact, scored, verdict
+from .result_tables import against, fact, lead_table, scored, verdict
 from .scheduler import Runs
 from .variants import HOUR, Sources, Variant
 
@@ -14,6 +15,7 @@ class TranslationTable(TrainingItem):
 
     name = "nmt"
     title = "Translation by position encoder (Table 2)"
+    scores_only = True
     sources = Sources(
         "translation/multi30k-{key}.yaml", "translation/wmt14/en-de-base-{key}.yaml", hurried=HOUR
     )
@@ -30,6 +32,9 @@ class TranslationTable(TrainingItem):
         Variant("flow-qkv", "flow, q, k, v, warm-started", after="sinusoidal"),
         Variant("sinusoidal-more", "sinusoidal, trained longer", after="sinusoidal"),
     )
+
+    recommended = "rotary-flow"
+    """The variant that is compared with all others, over lines and seeds."""
 
     def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
@@ -66,8 +71,12 @@ class TranslationTable(TrainingItem):
             ],
             rows=rows,
         )
+        tables = [table]
+        if self.recommended in runs and len(runs) > 1:
+            print_text(request.console, "comparing the variants …")
+            tables.append(lead_table(self.recommended, variants, runs, whole=True))
         line = f"On the test set: {verdict(variants, runs, 'bleu', 'BLEU')}."
-        return self.results(request, runs).model_copy(update={"tables": [table], "summary": [line]})
+        return self.results(request, runs).model_copy(update={"tables": tables, "summary": [line]})
 
 
 def _compare_with_control(runs: Runs, variant: Variant) -> str | None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..printing import print_text
 from ..runs.folder import RunFolder
-from ..runs.results import Figure, Mean, Paper, Results, Series, Table
+from ..runs.results import Cell, Figure, Mean, Paper, Results, Series, Table
 from ..runs.scores import Difference, Score
 from .scheduler import Runs
 from .variants import Variant
@@ -140,6 +140,36 @@ def difference_text(difference: Difference) -> str:
     return (
         f"{difference.difference:+.2f} ({difference.low:+.2f} to {difference.high:+.2f}, p = "
         f"{difference.p_value:.3f})"
+    )
+
+
+def lead_table(
+    recommended: str, variants: Sequence[Variant], runs: Runs, *, whole: bool = False
+) -> Table:
+    """The lead in BLEU of one variant over each of the others, in each bin of source length or on
+    the whole test set.
+    """
+    from ..tasks.translation.evaluation import compare_by_length  # noqa: PLC0415  (imports torch)
+
+    others = [variant for variant in variants if variant.key != recommended]
+    leads = compare_by_length(
+        runs[recommended], {variant.key: runs[variant.key] for variant in others}, whole=whole
+    )
+    labels = list(dict.fromkeys(label for lead in leads.values() for label in lead))
+    rows: list[list[Cell]] = []
+    for variant in others:
+        lead = leads[variant.key]
+        texts = [difference_text(lead[label]) if label in lead else None for label in labels]
+        rows.append([variant.name, *texts])
+    name = next(variant.name for variant in variants if variant.key == recommended)
+    return Table(
+        title=f"Lead of {name} in BLEU (95 %, p)",
+        note=(
+            "Difference of the means over seeds; interval and p-value from a bootstrap over lines "
+            "and seeds."
+        ),
+        columns=["over", *labels],
+        rows=rows,
     )
 
 

@@ -11,8 +11,8 @@ from ..runs.results import Cell, Mean, Results, Table
 from .base import ReproductionRequest, TrainingItem
 from .result_tables import (
     by_length,
-    difference_text,
     fact,
+    lead_table,
     length_bins,
     scored,
     test_data,
@@ -149,35 +149,6 @@ def twice_table(variants: list[Variant], runs: Runs) -> Table:
             "exact, trained, %",
             "exact, twice, %",
         ],
-        rows=rows,
-    )
-
-
-def lead_table(recommended: str, variants: list[Variant], runs: Runs) -> Table:
-    """The lead in BLEU of one variant over each of the others, by source length."""
-    from ..tasks.translation.evaluation import compare_by_length  # noqa: PLC0415  (imports torch)
-
-    others = [variant for variant in variants if variant.key != recommended]
-    leads = compare_by_length(
-        runs[recommended], {variant.key: runs[variant.key] for variant in others}
-    )
-    rows: list[list[Cell]] = []
-    for variant in others:
-        lead = leads[variant.key]
-        rows.append(
-            [
-                variant.name,
-                *(difference_text(lead[bin]) if bin in lead else None for bin in length_bins(runs)),
-            ]
-        )
-    name = next(variant.name for variant in variants if variant.key == recommended)
-    return Table(
-        title=f"Lead of {name} in BLEU (95 %, p)",
-        note=(
-            "Difference of the means over seeds; interval and p-value from a bootstrap over lines "
-            "and seeds."
-        ),
-        columns=["over", *length_bins(runs)],
         rows=rows,
     )
 

@@ -32,6 +32,8 @@ _LABELS = {
     "exact": "exact match",
     "paper_bleu": "the paper's BLEU",
 }
+ALL_LENGTHS = "all"
+"""Name of the bin of all lines."""
 
 
 def load(path: Path, model: Path | None = None, beyond: str = "") -> Translator:
@@ -171,7 +173,10 @@ def compare(base: RunFolder, other: RunFolder, name: str) -> PairedScore:
 
 
 def compare_by_length(
-    runs: Sequence[RunFolder], bases: Mapping[str, Sequence[RunFolder]]
+    runs: Sequence[RunFolder],
+    bases: Mapping[str, Sequence[RunFolder]],
+    *,
+    whole: bool = False,
 ) -> dict[str, dict[str, Difference]]:
     """The lead of one system over others in each bin of source length: a bootstrap over test lines
     and seeds.
@@ -180,6 +185,7 @@ def compare_by_length(
         runs: the runs of the system, one per seed. The bins are those of the first run's config, in
             tokens of its vocabulary.
         bases: the runs of the others, by name.
+        whole: put all lines into one bin, `ALL_LENGTHS`, instead.
 
     Returns:
         Differences by name and bin; bins without lines are left out.
@@ -189,8 +195,10 @@ def compare_by_length(
     pairs = long_enough(corpus.load(config.data, "test"), words, config.data.min_test_tokens)
     if pairs is None:
         raise RunError(f"The config of {runs[0].path} names no test set.")
-    lengths = [len(row) for row in words.encode(pairs.source)]
-    rows_by_bin = bins(lengths, config.decoding.length_bins)
+    rows_by_bin = {ALL_LENGTHS: list(range(len(pairs)))}
+    if not whole:
+        lengths = [len(row) for row in words.encode(pairs.source)]
+        rows_by_bin = bins(lengths, config.decoding.length_bins)
     translations = _translations(runs, pairs)
     leads: dict[str, dict[str, Difference]] = {name: {} for name in bases}
     for name, others in bases.items():
