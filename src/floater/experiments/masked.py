@@ -25,6 +25,10 @@ from .variants import RANDOM_FLOW, STRETCH, Scale, config_file
 
 FAR = {**RANDOM_FLOW, "horizon": 64.0}
 """A flow with a view of time that ends past the times of 128 tokens, stretched four times."""
+GAPS = {"gaps": 1, "until": 512}
+"""Random times while training: positions are skipped at one place of each row, so that rows reach
+as far as inputs of 512 tokens, and neighbours stay neighbours.
+"""
 _QKV = {"sites": "qkv", "own": "replace"}
 
 
@@ -38,18 +42,22 @@ class MaskedByPosition(EncoderComparison):
         "rotary-stretch": {"encoder": {"kind": "rotary"}, "jitter": STRETCH, **_QKV},
         "rotary-flow": {"rotary": True, "encoder": RANDOM_FLOW, **_QKV},
         "rotary-flow-stretch": {"rotary": True, "encoder": FAR, "jitter": STRETCH, **_QKV},
+        "rotary-flow-gaps": {"rotary": True, "encoder": FAR, "jitter": GAPS, **_QKV},
         "flow": {"encoder": RANDOM_FLOW, **_QKV},
         "flow-stretch": {"encoder": FAR, "jitter": STRETCH, **_QKV},
+        "flow-gaps": {"encoder": FAR, "jitter": GAPS, **_QKV},
     }
     names = {  # noqa: RUF012
         "rotary": "rotary",
         "rotary-stretch": "rotary, stretched",
         "rotary-flow": "rotary + flow",
         "rotary-flow-stretch": "rotary + flow, stretched",
+        "rotary-flow-gaps": "rotary + flow, gaps",
         "flow": "flow",
         "flow-stretch": "flow, stretched",
+        "flow-gaps": "flow, gaps",
     }
-    flows = ("rotary-flow", "rotary-flow-stretch", "flow", "flow-stretch")
+    flows = tuple(key for key in positions if "flow" in key)
     test_set = "valid"
 
     @property
