@@ -17,6 +17,7 @@ from ..ode import RK4, Dopri5, Midpoint, Pieces, Solver, Trajectory, outside_gra
 from ..times import check_times
 from .base import Encoder, EncoderConfig
 from .optimiser_steps import optimiser_steps
+from .path_rotation import PathRotation
 from .solution import Solution
 from .sweeps import PendingSweeps
 
@@ -61,6 +62,11 @@ class FlowConfig(EncoderConfig):
     bound is 2.5 times that. A larger reach learns faster and first forgets more of a pretrained
     model.
     """
+    rotating: bool = False
+    """Let the path rotate: the encoding is R(t)·p(t), where R(t) turns pairs of dimensions with the
+    frequencies of a sinusoid. With h ≡ 0 it is a sinusoid of learned amplitudes and phases, and the
+    products of the encodings of q and k depend on the distance of two tokens alone.
+    """
     pull: NotNegative = 0.0
     """Rate at which h draws p back to the origin; with a horizon, p(t) then comes to rest."""
     solver: Literal["dopri5", "rk4", "midpoint"] = "dopri5"
@@ -98,6 +104,7 @@ class FlowConfig(EncoderConfig):
             keep_for=self.keep_for,
             # a pull would draw paths away from their origins
             origin_scale=1.0 if self.pace == "safe" and not self.pull else 0.0,
+            rotating=self.rotating,
         )
 
     def fitted(self, positions: int | None) -> FlowConfig:
@@ -131,6 +138,7 @@ class Flow(Encoder):
         initial_scale: standard deviation of the initial p(start).
         keep_for: number of optimiser steps that share a solution.
         origin_scale: standard deviation of the origins.
+        rotating: let the path rotate; `dim` must be even.
     """
 
     origins: Tensor | None
@@ -150,6 +158,7 @@ class Flow(Encoder):
         initial_scale: float = 0.0,
         keep_for: int = 1,
         origin_scale: float = 0.0,
+        rotating: bool = False,
     ) -> None:
         dim = getattr(dynamics, "dim", None)
         if not isinstance(dim, int):
@@ -160,6 +169,7 @@ class Flow(Encoder):
         self.dynamics = dynamics
         self.solver = solver
         self.keep_for = keep_for
+        self.rotation = PathRotation(dim, delta) if rotating else None
         self.initial = nn.Parameter(torch.zeros(sites, dim))
         if initial_scale:
             nn.init.normal_(self.initial, std=initial_scale)
@@ -201,13 +211,13 @@ class Flow(Encoder):
     def _encode(self, times: Tensor) -> Tensor:
         with _lock:
             states = self._encoded(check_times(times))
-        if self.origins is None:
-            return states
-        return (states - self.origins.to(states.dtype)).to(self.initial.dtype)
+        if self.origins is not None:
+            states = (states - self.origins.to(states.dtype)).to(self.initial.dtype)
+        return states if self.rotation is None else self.rotation(states, times)
 
     @outside_graphs
     def pieces(self, end: float) -> Pieces | None:
-        if self.initial.dtype not in (torch.float32, torch.float64):
+        if self.rotation is not None or self.initial.dtype not in (torch.float32, torch.float64):
             return None
         with _lock:
             solution, learns = self._current([*self.parameters(), *self.buffers()])
