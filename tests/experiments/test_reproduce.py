@@ -173,7 +173,7 @@ FIGURE_3 = (
     *("sinusoidal", "learned", "recurrent", "relative", "rotary", "rotary-flow"),
     *("flow-blocks", "flow-qkv-scratch"),
     *("sinusoidal-stretch", "rotary-stretch", "rotary-flow-stretch"),
-    *("rotary-flow-half", "flow-stretch"),
+    *("rotary-flow-half", "flow-stretch", "rotating-stretch", "rotating-half"),
 )
 TRICKS = ("kept", "seldom", "tricks", "small-weights", "frozen", "rk4", "rk4-tricks")
 VARIANTS: dict[tuple[str, Scale], tuple[str, ...]] = {
@@ -184,7 +184,9 @@ VARIANTS: dict[tuple[str, Scale], tuple[str, ...]] = {
     **{("s2l", scale): FIGURE_3 for scale in SCALES},
     **{
         ("lengths", scale): tuple(
-            key for key in FIGURE_3 if key not in ("flow-blocks", "rotary-flow-half")
+            key
+            for key in FIGURE_3
+            if key not in ("flow-blocks", "rotary-flow-half", "rotating-half")
         )
         for scale in SCALES
     },

@@ -30,6 +30,8 @@ STRETCHED = (
     Variant("rotary-flow-stretch", "rotary + flow, stretched"),
     Variant("rotary-flow-half", "rotary + flow, half stretched"),
     Variant("flow-stretch", "flow, stretched"),
+    Variant("rotating-stretch", "rotating flow, stretched"),
+    Variant("rotating-half", "rotating flow, half stretched"),
 )
 """Rows whose times are stretched at random while training."""
 
@@ -91,7 +93,7 @@ class AnyLength(ShortToLong):
     variants = tuple(
         variant
         for variant in ShortToLong.variants
-        if variant.key not in ("flow-blocks", "rotary-flow-half")
+        if variant.key not in ("flow-blocks", "rotary-flow-half", "rotating-half")
     )
 
 

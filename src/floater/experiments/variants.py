@@ -43,6 +43,8 @@ RANDOM_FLOW = {"kind": "flow", "pace": "free", "zero_init": False, "initial_scal
 """A flow whose encodings are not zero at the start of training."""
 FAR_FLOW = {**RANDOM_FLOW, "horizon": 20.0}
 """The same with a bounded view of time, for inputs much longer than those of training."""
+ROTATING_FLOW = {**FAR_FLOW, "rotating": True, "initial_scale": 0.5}
+"""The same, beginning as a sinusoid."""
 STRETCH = {"stretch": 4.0}
 """Random times while training: tokens up to four times as far apart."""
 EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
@@ -91,6 +93,12 @@ EMBEDDED_POSITIONS: dict[str, dict[str, Any]] = {
         "jitter": {**STRETCH, "share": 0.5},
     },
     "flow-stretch": {"encoder": FAR_FLOW, "sites": "qkv", "jitter": STRETCH},
+    "rotating-stretch": {"encoder": ROTATING_FLOW, "sites": "qkv", "jitter": STRETCH},
+    "rotating-half": {
+        "encoder": ROTATING_FLOW,
+        "sites": "qkv",
+        "jitter": {**STRETCH, "share": 0.5},
+    },
 }
 """`positions` of each variant at the scale smoke; at the other scales config files define them."""
 
