@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import floater
+from floater.encoders import Flow
 from floater.encoders.path_rotation import PathRotation
 from floater.errors import ArgumentError
 
 
-def flow(**settings: object) -> floater.Flow:
+def flow(**settings: object) -> Flow:
     torch.manual_seed(0)
     defaults = {"pace": "free", "rotating": True, "initial_scale": 0.7}
     return floater.FlowConfig(**{**defaults, **settings}).build(sites=3, dim=8)  # type: ignore[arg-type]
