@@ -107,7 +107,27 @@ def test_rows_at_times_of_their_own_and_tables_agree() -> None:
     encoder = flow(zero_init=False)
     times = torch.arange(12, dtype=torch.float64) * encoder.delta
     torch.testing.assert_close(encoder(times), encoder.table(12), rtol=0, atol=0)
-    assert encoder.pieces(1.0) is None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_polynomials_give_the_same_encodings_and_gradients(bias: bool) -> None:
+    encoder = flow(zero_init=False, horizon=2.0)
+    times = torch.tensor([0.0, 0.31, 1.7, 0.02], dtype=torch.float64)
+    added = torch.randn(8, requires_grad=True) if bias else None
+    weights = torch.randn(4, 8)
+
+    def gradients(encodings: Tensor) -> tuple[Tensor, ...]:
+        inputs = [*encoder.parameters(), *([] if added is None else [added])]
+        return torch.autograd.grad((weights * encodings).sum(), inputs)
+
+    pieces = encoder.pieces(2.0)
+    assert pieces is not None
+    column = pieces.coefficients.flatten(0, 1)[:, 1]
+    found = pieces.locate(times).states(column, added)
+    expected = encoder(times)[:, 1] + (0 if added is None else added)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(gradients(found), gradients(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_odd_sizes_are_refused() -> None:

@@ -217,7 +217,7 @@ class Flow(Encoder):
 
     @outside_graphs
     def pieces(self, end: float) -> Pieces | None:
-        if self.rotation is not None or self.initial.dtype not in (torch.float32, torch.float64):
+        if self.initial.dtype not in (torch.float32, torch.float64):
             return None
         with _lock:
             solution, learns = self._current([*self.parameters(), *self.buffers()])
@@ -229,7 +229,8 @@ class Flow(Encoder):
         if self.origins is not None:
             start = coefficients[:, :1] - self.origins.to(coefficients.dtype)
             coefficients = torch.cat((start, coefficients[:, 1:]), 1)
-        return replace(pieces, coefficients=coefficients)
+        turned = None if self.rotation is None else self.rotation.at
+        return replace(pieces, coefficients=coefficients, turned=turned)
 
     def start(self) -> Tensor:
         """Return the states [sites, dim] at which the paths start."""

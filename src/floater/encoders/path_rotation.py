@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -38,11 +40,30 @@ class PathRotation:
 
     def __call__(self, states: Tensor, times: Tensor) -> Tensor:
         """Rotate states [*times.shape, sites, dim]."""
+        cosine, sine = (angle.unsqueeze(-2) for angle in self._angles(times, states))
+        return _turned(states, cosine, sine)
+
+    def at(self, times: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function that rotates states [n, dim] of any site at times [n]."""
+        angles: list[tuple[Tensor, Tensor]] = []  # the same for all sites
+
+        def turned(states: Tensor) -> Tensor:
+            if not angles:
+                angles.append(self._angles(times, states))
+            return _turned(states, *angles[0])
+
+        return turned
+
+    def _angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine [*times.shape, dim/2]."""
         # Phases are float64 whatever the model's type; the CPU computes them for MPS.
-        device = states.device if states.device.type != "mps" else torch.device("cpu")
+        device = like.device if like.device.type != "mps" else torch.device("cpu")
         index = check_times(times).to(device) / self.delta
-        angles = index[..., None, None] * self.frequencies.to(device)
-        cosine, sine = (angle.to(states) for angle in (angles.cos(), angles.sin()))
-        first, second = states.unflatten(-1, (-1, 2)).unbind(-1)
-        turned = (first * cosine - second * sine, first * sine + second * cosine)
-        return torch.stack(turned, -1).flatten(-2)
+        angles = index.unsqueeze(-1) * self.frequencies.to(device)
+        return angles.cos().to(like), angles.sin().to(like)
+
+
+def _turned(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    first, second = states.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = (first * cosine - second * sine, first * sine + second * cosine)
+    return torch.stack(turned, -1).flatten(-2)

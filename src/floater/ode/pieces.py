@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +28,13 @@ class Pieces:
             beginning of a step and 1 at its end.
         grid: times at which the steps begin and end [steps + 1].
         lengths: lengths of the steps [steps].
+        turned: for times [n], a function that is applied to the states [n, width] there.
     """
 
     coefficients: Tensor
     grid: NDArray[np.float64]
     lengths: NDArray[np.float64]
+    turned: Callable[[Tensor], Callable[[Tensor], Tensor]] | None = None
 
     @property
     def end(self) -> float:
@@ -49,6 +52,7 @@ class Pieces:
         return PiecewiseTimes(
             torch.from_numpy(places).to(like.device),
             torch.from_numpy(powers).to(like.device, like.dtype),
+            None if self.turned is None else self.turned(times.detach().reshape(-1)),
         )
 
 
@@ -60,15 +64,23 @@ class PiecewiseTimes:
         places: number of the first coefficient of each time's polynomial, if those of all are one
             matrix [steps · (degree + 1), …].
         powers: 1, θ, θ² … [n, degree + 1].
+        turned: a function that is applied to the states [n, width].
     """
 
     places: Tensor
     powers: Tensor
+    turned: Callable[[Tensor], Tensor] | None = None
 
     def states(self, coefficients: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the states [n, width] of some columns of the coefficients
         [steps · (degree + 1), width], plus a bias [width] of the same type if there is one.
         """
+        if self.turned is None:
+            return self._sums(coefficients, bias)
+        states = self.turned(self._sums(coefficients, None))
+        return states if bias is None else states + bias
+
+    def _sums(self, coefficients: Tensor, bias: Tensor | None) -> Tensor:
         if picks(coefficients) and (bias is None or bias.is_contiguous()):
             return apply(_States, coefficients, bias, self)
         terms = torch.arange(self.powers.shape[1], device=self.places.device)
