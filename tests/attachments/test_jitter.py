@@ -63,14 +63,16 @@ def test_offset_share_and_local_shifts() -> None:
     assert (local.diff(dim=1) > 0).all()
 
 
+@pytest.mark.parametrize("rotating", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_training_equals_a_row_by_row_reference(name: str) -> None:
+def test_training_equals_a_row_by_row_reference(name: str, rotating: bool) -> None:
     """Each row alone, at the times that were drawn for it, gives the same as the batch."""
     model, inputs = make(name).double(), batch(name)
     inputs["attention_mask"][:] = 1
     inputs["input_ids"] = inputs["input_ids"].clamp(min=3)
     jitter = floater.TimeJitter(stretch=3.0, offset=5.0)
-    attached = floater.attach(model, MOVING, positions="replace", jitter=jitter)
+    config = MOVING.model_copy(update={"rotating": rotating})
+    attached = floater.attach(model, config, positions="replace", jitter=jitter)
     model.train()
     twin = copy.deepcopy(attached.draws)
     flows: list[Any] = list(attached.encoders.values())
