@@ -21,10 +21,11 @@ from .encoder_comparison import AnyTask, EncoderComparison
 from .fresh_model import UNKNOWN, FreshModel
 from .result_tables import scored
 from .scheduler import Runs
-from .variants import RANDOM_FLOW, STRETCH, Scale, config_file
+from .variants import RANDOM_FLOW, ROTATING_FLOW, STRETCH, Scale, config_file
 
 FAR = {**RANDOM_FLOW, "horizon": 64.0}
 """A flow with a view of time that ends past the times of 128 tokens, stretched four times."""
+ROTATING = {**ROTATING_FLOW, "horizon": 64.0}
 GAPS = {"gaps": 1, "until": 512}
 """Random times while training: positions are skipped at one place of each row, so that rows reach
 as far as inputs of 512 tokens, and neighbours stay neighbours.
@@ -46,6 +47,9 @@ class MaskedByPosition(EncoderComparison):
         "flow": {"encoder": RANDOM_FLOW, **_QKV},
         "flow-stretch": {"encoder": FAR, "jitter": STRETCH, **_QKV},
         "flow-gaps": {"encoder": FAR, "jitter": GAPS, **_QKV},
+        "rotating": {"encoder": ROTATING, **_QKV},
+        "rotating-stretch": {"encoder": ROTATING, "jitter": STRETCH, **_QKV},
+        "rotating-gaps": {"encoder": ROTATING, "jitter": GAPS, **_QKV},
     }
     names = {  # noqa: RUF012
         "rotary": "rotary",
@@ -56,8 +60,11 @@ class MaskedByPosition(EncoderComparison):
         "flow": "flow",
         "flow-stretch": "flow, stretched",
         "flow-gaps": "flow, gaps",
+        "rotating": "rotating flow",
+        "rotating-stretch": "rotating flow, stretched",
+        "rotating-gaps": "rotating flow, gaps",
     }
-    flows = tuple(key for key in positions if "flow" in key)
+    flows = tuple(key for key in positions if key not in ("rotary", "rotary-stretch"))
     test_set = "valid"
 
     @property
