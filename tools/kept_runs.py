@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import lzma
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,10 +41,20 @@ def keep(runs: Path, records: Path) -> list[str]:
         with new_folder(records / path.name) as temporary:
             for name in FILES:
                 write_bytes(temporary / name, (path / name).read_bytes())
+            kept = RunFolder(temporary)
+            kept.note(commands=[_without_out(command) for command in kept.facts()["commands"]])
             predictions = (run.predictions / PREDICTIONS).read_bytes()
             write_bytes(temporary / PACKED, lzma.compress(predictions, preset=9))
         names.append(path.name)
     return names
+
+
+def _without_out(command: str) -> str:
+    """A command without the folder of its results, which is one of this machine."""
+    words = shlex.split(command)
+    places = [number for number, word in enumerate(words) if word == "--out"]
+    left = [word for number, word in enumerate(words) if number - 1 not in places]
+    return shlex.join(word for word in left if word != "--out" and not word.startswith("--out="))
 
 
 def restore(records: Path, runs: Path) -> list[str]:

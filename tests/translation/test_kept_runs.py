@@ -46,6 +46,16 @@ def test_a_restored_run_is_measured_but_has_no_weights(
     assert back.scores() == RunFolder(runs / "one-seed0").scores()
 
 
+def test_commands_are_kept_without_the_folder_of_their_results(runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copies" / "one-seed0"
+    shutil.copytree(runs / "one-seed0", copy)
+    RunFolder(copy).note(commands=["floater train a.yaml --out /here --resume", "b --out=/x c"])
+    kept_runs.keep(copy.parent, tmp_path / "records")
+    kept = RunFolder(tmp_path / "records" / "one-seed0").facts()
+    assert kept["commands"] == ["floater train a.yaml --resume", "b c"]
+    assert kept["data"] == RunFolder(copy).facts()["data"]
+
+
 def test_bins_of_a_run_without_its_vocabulary_are_the_same(runs: Path, tmp_path: Path) -> None:
     whole, without = RunFolder(runs / "one-seed0"), RunFolder(tmp_path / "without")
     shutil.copytree(whole.path, without.path)
