@@ -127,9 +127,11 @@ def training(record: Record) -> str:
 
 
 def memory(record: Record) -> str:
-    kinds = ("in_use", "default")
+    labels = {"in_use": "in use", "default": "with gaps"}
+    variants = record["variants"]
+    kinds = [kind for kind in labels if all(kind in found for found in variants.values())]
     return markdown_table(
-        ("variant", "in use", "more", "with gaps", "more"),
+        ("variant", *(text for kind in kinds for text in (labels[kind], "more"))),
         [
             [
                 name,
@@ -142,7 +144,7 @@ def memory(record: Record) -> str:
                     )
                 ),
             ]
-            for name, found in record["variants"].items()
+            for name, found in variants.items()
         ],
     )
 
