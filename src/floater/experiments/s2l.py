@@ -89,6 +89,7 @@ class AnyLength(ShortToLong):
     name = "lengths"
     title = "Any length: lists of numbers, dates and times"
     trains = None
+    recommended = "rotating-stretch"
     sources = Sources("translation/numbers/{key}.yaml", "translation/numbers/{key}.yaml")
     variants = tuple(
         variant
