@@ -233,9 +233,9 @@ def test_configs_of_every_scale_resolve(name: str, scale: Scale) -> None:
         assert config.training.updates == (
             50_000 if (variant.key, scale) == ("flow-qkv", "paper") else updates
         ), variant.key
-        assert ("flow" in variant.key or variant.key in TRICKS) == isinstance(
-            config.positions.encoder, FlowConfig
-        ), variant.key
+        assert (
+            any(name in variant.key for name in ("flow", "rotating")) or variant.key in TRICKS
+        ) == isinstance(config.positions.encoder, FlowConfig), variant.key
         assert variant.key.startswith("recurrent") == isinstance(
             config.positions.encoder, RecurrentConfig
         ), variant.key
