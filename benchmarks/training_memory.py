@@ -55,7 +55,7 @@ def peaks(script: Path, arguments: argparse.Namespace, shape: Shape) -> None:
     for name in dict.fromkeys((BASE, CONTROL, *arguments.variants)):
         if name != CACHED and name not in SETTINGS:
             sizes[name] = {
-                kind: _told([*command, "--variants", name], settings)
+                kind: _size_in_process([*command, "--variants", name], settings)
                 for kind, settings in ALLOCATIONS.items()
             }
     facts = {
@@ -86,8 +86,8 @@ def peaks(script: Path, arguments: argparse.Namespace, shape: Shape) -> None:
     )
 
 
-def _told(command: list[str], settings: dict[str, str]) -> int:
-    """What a process prints, with the C library's default settings except for these."""
+def _size_in_process(command: list[str], settings: dict[str, str]) -> int:
+    """The size that a process prints, with the default settings of the C library but for these."""
     environment = {
         name: value
         for name, value in os.environ.items()

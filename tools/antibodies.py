@@ -22,8 +22,9 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from failing import fail
 from floater.errors import first_line
-from masked_lms import Lines, Model, fail, masked_lm, prepare
+from masked_lms import Lines, Model, masked_lm, prepare
 
 WEIGHTS = ("antiberty==0.1.3", "antiberty-0.1.3-py3-none-any.whl", "antiberty/trained_models")
 SEQUENCES = (

@@ -14,13 +14,12 @@ from __future__ import annotations
 import argparse
 import lzma
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from failing import fail
 from floater.errors import FloaterError, RunError
-from floater.files import file_hash, new_folder, write_bytes, write_text
+from floater.files import file_hash, new_folder, reading, write_bytes, write_text
 from floater.runs.folder import CONFIG, METRICS, RUN, RunFolder
 from floater.runs.scores import SCORES
 from floater.tasks.translation import corpus
@@ -43,7 +42,8 @@ def keep(runs: Path, records: Path) -> list[str]:
                 write_bytes(temporary / name, (path / name).read_bytes())
             kept = RunFolder(temporary)
             kept.note(commands=[_without_out(command) for command in kept.facts()["commands"]])
-            predictions = (run.predictions / PREDICTIONS).read_bytes()
+            with reading(run.predictions, RunError, "is this a translation run with a test set?"):
+                predictions = (run.predictions / PREDICTIONS).read_bytes()
             write_bytes(temporary / PACKED, lzma.compress(predictions, preset=9))
         names.append(path.name)
     return names
@@ -67,8 +67,9 @@ def restore(records: Path, runs: Path) -> list[str]:
             for name in FILES:
                 write_bytes(temporary / name, (path / name).read_bytes())
             run = RunFolder(temporary)
-            predictions = lzma.decompress((path / PACKED).read_bytes())
-            write_text(run.predictions / PREDICTIONS, predictions.decode("utf-8"))
+            with reading(path / PACKED, RunError, "keep the run again."):
+                predictions = lzma.decompress((path / PACKED).read_bytes()).decode("utf-8")
+            write_text(run.predictions / PREDICTIONS, predictions)
             write_text(run.predictions / REFERENCES, _references(run))
             known = run.scores().sets["test"].files
             if any(file_hash(run.predictions / name) != known[name] for name in known):
@@ -102,12 +103,6 @@ def main(given: Sequence[str] | None = None) -> None:
     except FloaterError as error:
         fail(str(error))
     print(f"{arguments.action}: {len(names)} runs in {arguments.target}: {', '.join(names)}")
-
-
-def fail(message: str) -> NoReturn:
-    """Print one line and end with exit code 2."""
-    print(f"kept_runs.py: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

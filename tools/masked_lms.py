@@ -13,12 +13,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from failing import fail
 from floater.errors import FloaterError, first_line
 from floater.files import new_folder, write_text
 
@@ -74,11 +74,6 @@ def prepare(
         f"wrote {arguments.out}: the model, {len(train):,} {lines} to train on, {len(held_out):,}"
         " held out"
     )
-
-
-def fail(message: str) -> NoReturn:
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def fetch(package: str, name: str, folder: Path) -> Path:

@@ -17,8 +17,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from failing import fail
 from floater.errors import first_line
-from masked_lms import Lines, Model, fail, masked_lm, prepare
+from masked_lms import Lines, Model, masked_lm, prepare
 
 WEIGHTS = (
     "rxnfp==0.1.0",

@@ -19,12 +19,12 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from failing import fail
 from floater.errors import FloaterError, first_line
 from floater.files import new_folder
 
@@ -52,11 +52,6 @@ def main() -> None:
         except FloaterError as error:
             fail(str(error))
     print(f"wrote {arguments.out}: a causal language model with {parameters:,} parameters")
-
-
-def fail(message: str) -> NoReturn:
-    print(f"smollm2.py: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def fetch(folder: Path) -> Path:

@@ -16,16 +16,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from rich.progress import track
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
+from failing import fail
 from floater.errors import FloaterError
 from floater.files import write_text
 from floater.tasks.understanding.models import load, load_tokenizer, locate
@@ -67,11 +67,6 @@ def main() -> None:
         f"wrote {arguments.out}: {written['train']:,} documents to train on, {written['valid']:,} "
         "held out"
     )
-
-
-def fail(message: str) -> NoReturn:
-    print(f"stories.py: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 def generate(arguments: argparse.Namespace) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from .variants import RANDOM_FLOW, STRETCH, Scale, config_file
 FAR = {**RANDOM_FLOW, "horizon": 64.0}
 """A flow with a view of time that ends past the times of 128 tokens, stretched four times."""
 SAFE_FLOW = {"kind": "flow"}
-"""A flow that starts at zero: beside rotary positions it leaves them to learn first."""
+"""A flow that starts at zero, so that training begins with rotary positions alone."""
 GAPS = {"gaps": 1, "until": 512}
 """Random times while training: positions are skipped at one place of each row, so that rows reach
 as far as inputs of 512 tokens, and neighbours stay neighbours.
@@ -104,10 +103,7 @@ class MaskedByPosition(EncoderComparison):
             name = _set_of(length)
             if name in run.scores().sets:
                 continue
-            bins = tuple(edge for edge in task.config.bins if edge < length)
-            shorter = MaskedLMTask(
-                task.config.model_copy(update={"valid_length": length, "bins": bins})
-            )
+            shorter = _tested_on(task, length)
             model, tokenizer = shorter.load(run.model)
             valid = shorter.splits()["valid"]
             with expecting_long_inputs():
@@ -121,16 +117,14 @@ class MaskedByPosition(EncoderComparison):
         """The loss on inputs of several lengths, and by position in each."""
         columns: list[str] = []
         cells: list[list[Cell]] = [[] for _ in runs]
-        for length in _lengths(task):
-            name = _set_of(length) if length != _lengths(task)[-1] else self.test_set
-            edges = [0, *(edge for edge in task.config.bins if edge < length)]
-            labels = [f"{first}-{second}" for first, second in pairwise(edges)]
-            measures = [f"loss {label}" for label in (*labels, f"{edges[-1]}+")]
-            for measure in measures if len(edges) > 1 else ["loss"]:
-                place = f", {measure.removeprefix('loss ')}" if measure != "loss" else ""
-                columns.append(f"{length} tokens{place}")
+        *shorter, longest = _lengths(task)
+        for length in (*shorter, longest):
+            name = self.test_set if length == longest else _set_of(length)
+            config = _tested_on(task, length).config
+            for bin_name in config.bin_names() if config.bins else [""]:
+                columns.append(f"{length} tokens" + (f", {bin_name}" if bin_name else ""))
                 for row, each in zip(cells, runs.values(), strict=True):
-                    found = scored(each, measure, test_set=name)
+                    found = scored(each, f"loss {bin_name}".strip(), test_set=name)
                     row.append(found and found.model_copy(update={"digits": 3}))
         return Table(
             title="Loss by length of the input and position in it",
@@ -161,11 +155,18 @@ class MaskedByPosition(EncoderComparison):
 
 def _lengths(task: MaskedLMTask) -> list[int]:
     """The trained length, twice that, …, and the length of held-out blocks."""
-    longest = task.length(training=False)
-    lengths = [task.config.max_length]
-    while 2 * lengths[-1] < longest:
-        lengths.append(2 * lengths[-1])
+    length, longest = task.config.max_length, task.length(training=False)
+    lengths = []
+    while length < longest:
+        lengths.append(length)
+        length *= 2
     return [*lengths, longest]
+
+
+def _tested_on(task: MaskedLMTask, length: int) -> MaskedLMTask:
+    """The same task with held-out blocks of another length."""
+    bins = tuple(edge for edge in task.config.bins if edge < length)
+    return MaskedLMTask(task.config.model_copy(update={"valid_length": length, "bins": bins}))
 
 
 def _set_of(length: int) -> str:
