@@ -179,3 +179,9 @@ def test_huge_and_odd_settings_are_one_line_before_memory_is_used(
     assert named in line
     assert time.perf_counter() - begun < 20
     assert not (tmp_path / "out").exists()
+
+
+def test_overrides_may_name_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOATER_DATA", "folder")
+    changed = recipes.with_overrides({"a": {}}, ['a.b=["${FLOATER_DATA}/1", "${FLOATER_DATA}/2"]'])
+    assert changed == {"a": {"b": ["folder/1", "folder/2"]}}

@@ -98,8 +98,8 @@ ExtensionUpdates = Annotated[
 ItemName = Annotated[
     str,
     Argument(
-        help="capabilities, nmt, glue, race, squad, s2l, lengths, rnn, heatmaps, efficiency, "
-        "series, events or documents."
+        help="capabilities, nmt, glue, race, squad, s2l, lengths, masked, rnn, heatmaps, "
+        "efficiency, series, events or documents."
     ),
 ]
 ScaleName = Annotated[

@@ -41,7 +41,9 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def with_overrides(settings: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of settings with overrides such as `training.updates=100`."""
+    """A copy of settings with overrides such as `training.updates=100`, in which `${NAME}` stands
+    for an environment variable, as in a config file.
+    """
     result = copy.deepcopy(dict(settings))
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -55,7 +57,7 @@ def with_overrides(settings: Mapping[str, Any], overrides: Sequence[str]) -> dic
             )
         parsed = _parse(value, f"--set {text}")
         _check(parsed, f"--set {text}")
-        _set(result, keys, parsed)
+        _set(result, keys, _expand_variables(parsed))
     return result
 
 

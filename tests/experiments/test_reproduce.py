@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from rich.console import Console
@@ -212,6 +213,8 @@ def test_every_item_is_accounted_for() -> None:
     }
     others = {"capabilities", "glue", "race", "squad", "series", "events", "documents", "masked"}
     assert set(ITEMS) - trained == others
+    help_text = get_type_hints(cli.reproduce, include_extras=True)["item"].__metadata__[0].help
+    assert set(re.findall(r"\w+", help_text)) - {"or"} == set(ITEMS)
 
 
 @pytest.mark.parametrize(("name", "scale"), VARIANTS)
