@@ -180,6 +180,18 @@ def test_skips_need_longer_sequences(tmp_path: Path) -> None:
         longer(tmp_path, positions={**PHASES, "jitter": None}, skips=3)
 
 
+def test_blocks_past_a_table_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    settings = causal(tmp_path, "gpt2", valid_length=65)
+    rows = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").config.max_position_embeddings
+    assert rows == 64
+    message = r"must have positions for 65 tokens \(`valid_length`\), but has 64; read less"
+    with pytest.raises(ConfigError, match=message):
+        CausalLMTask(CausalConfig(**settings)).check(tmp_path / "run")
+    CausalLMTask(CausalConfig(**{**settings, "valid_length": 64})).check(tmp_path / "run")
+    replaced = {"encoder": {"kind": "flow"}, "sites": "qkv", "own": "replace"}
+    CausalLMTask(CausalConfig(**{**settings, "positions": replaced})).check(tmp_path / "run")
+
+
 def test_trained_models_are_compared_with_one_at_the_fixed_scaling(tmp_path: Path) -> None:
     config = longer(tmp_path, training={"part": "all"})
     task = CausalLMTask(config)

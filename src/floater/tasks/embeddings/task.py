@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 
-from ...attachments.layouts import LAYOUTS, position_limit
-from ...encoders import TableFlowConfig
+from ...attachments.layouts import LAYOUTS
 from ...errors import ConfigError, RunError
-from ...files import reading
 from ...runs.folder import RunFolder
-from ..understanding.models import locate
+from ..understanding.models import check_lengths, settings_of
 from ..understanding.problem import Batch, Measure, Predictions
 from ..understanding.resampling import mean
 from ..understanding.task import UnderstandingData, UnderstandingTask
@@ -44,9 +40,7 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
 
     def check(self, path: Path) -> None:
         """Refuse inputs that the model has no positions for, and models that give no embedding."""
-        where = locate(self.config.model.name)
-        with reading(f"The config of {where}", ConfigError, "check its config.json."):
-            settings: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        settings = settings_of(self.config.model.name)
         if getattr(settings, "is_encoder_decoder", False):
             raise ConfigError(
                 f"`name` of `model` must be an encoder, but {self.config.model.name} is an "
@@ -58,30 +52,10 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
                 f"`pooling` must be mean for {self.config.model.name}, whose first token sees no "
                 "other one, but is first."
             )
-        limit = self._limit(settings)
         lengths = {"`valid_length` or `window`": self.config.evaluated()[0]}
         if self.trains:
             lengths["`max_length`"] = self.config.max_length
-        for name, longest in lengths.items():
-            if limit is not None and longest > limit:
-                raise ConfigError(
-                    f"{self.config.model.name} must have positions for {longest} tokens ({name}), "
-                    f"but has {limit}; read less, or extend its table further (positions: "
-                    "{sites: table, encoder: {kind: table, factor: …}})."
-                )
-
-    def _limit(self, settings: Any) -> int | None:
-        """The number of positions of the model with its encoder; None if there is no limit."""
-        positions = self.config.positions
-        if positions.encoder is not None and positions.own == "replace":
-            return None
-        limit = position_limit(settings)
-        table = positions.table
-        if isinstance(positions.encoder, TableFlowConfig):
-            table = positions.encoder
-        if table is None or limit is None:
-            return limit
-        return math.ceil(table.factor * (table.length or limit))
+        check_lengths(self.config, lengths)
 
     def prepare(self, folder: RunFolder) -> UnderstandingData:
         """Read everything, and refuse further test sets that cannot be measured later."""

@@ -22,6 +22,7 @@ from ...errors import RunError
 from ...runs.comparison import StartCheck
 from ...training.task import Task
 from ..tsv import from_hub
+from ..understanding.models import check_lengths
 from ..understanding.problem import Batch, Features, Measure, Predictions, forward
 from ..understanding.resampling import ratio
 from ..understanding.task import UnderstandingTask
@@ -83,6 +84,12 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         """Where a longer table starts, if there is one."""
         encoder = self.config.positions.encoder
         return encoder.scaling if isinstance(encoder, TableFlowConfig) else None
+
+    def check(self, path: Path) -> None:
+        """Refuse held-out inputs that the model has no positions for."""
+        super().check(path)
+        if self.config.valid_length is not None:  # `max_length` is lowered where it must be
+            check_lengths(self.config, {"`valid_length`": self.config.valid_length})
 
     def splits(self) -> dict[str, Text]:
         settings = self.config.data

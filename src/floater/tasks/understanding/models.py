@@ -5,7 +5,9 @@ weights are trained.
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from ...attachments.context import NAME
 from ...attachments.layouts import base_of, position_limit
 from ...attachments.loading import quiet
 from ...config import saved_encoder
-from ...encoders import Flow, FlowConfig
+from ...encoders import Flow, FlowConfig, TableFlowConfig
 from ...errors import ConfigError, RunError
 from ...files import check_hashes, reading
 from ...runs.checked_json import read_checked
@@ -266,17 +268,50 @@ def resolve(config: UnderstandingConfig) -> UnderstandingConfig:
         or config.positions.table is not None
     ):
         return config
-    where = locate(config.model.name)
-    with reading(
-        f"The config of {where}", ConfigError, "check its config.json, or give another model."
-    ):
-        model_config: Any = AutoConfig.from_pretrained(where, trust_remote_code=False)
-    limit = position_limit(model_config)
+    limit = position_limit(settings_of(config.model.name))
     return (
         config
         if limit is None
         else config.model_copy(update={"max_length": min(config.max_length, limit)})
     )
+
+
+def settings_of(name: str) -> Any:
+    """The config of a pretrained model."""
+    where = locate(name)
+    with reading(
+        f"The config of {where}", ConfigError, "check its config.json, or give another model."
+    ):
+        return AutoConfig.from_pretrained(where, trust_remote_code=False)
+
+
+def check_lengths(config: UnderstandingConfig, lengths: Mapping[str, int]) -> None:
+    """Refuse inputs that a model has no positions for.
+
+    Args:
+        config: of the run.
+        lengths: the longest inputs by the name of the setting.
+    """
+    limit = _limit(config.model.name, config.positions)
+    for name, longest in lengths.items():
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"{config.model.name} must have positions for {longest} tokens ({name}), but has "
+                f"{limit}; read less, or extend its table further (positions: {{sites: table, "
+                "encoder: {kind: table, factor: …}})."
+            )
+
+
+def _limit(name: str, positions: UnderstandingPositions) -> int | None:
+    """The number of positions of a model with its encoder; None if there is no limit."""
+    if positions.encoder is not None and positions.own == "replace":
+        return None
+    limit = position_limit(settings_of(name))
+    encoder = positions.encoder
+    table = encoder if isinstance(encoder, TableFlowConfig) else positions.table
+    if table is None or limit is None:
+        return limit
+    return math.ceil(table.factor * (table.length or limit))
 
 
 def _positions(config: UnderstandingConfig, folder: Path) -> UnderstandingPositions:
