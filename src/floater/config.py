@@ -83,4 +83,5 @@ def explain(config: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{config.__name__} needs a value for `{key}`, but none was given.{more}"
     reason = first["msg"][0].lower() + first["msg"][1:]
+    reason = reason.replace("a valid tuple", "a list")
     return f"`{key}` of {config.__name__}: {reason}, but is {brief(first['input'])}.{more}"

@@ -267,6 +267,11 @@ def test_a_window_longer_than_what_is_read_is_refused(settings: dict[str, Any]) 
         task(settings, reading="windows", window=200)
 
 
+def test_files_are_a_list(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="`valid` of EmbeddingData: input should be a list, but"):
+        task(settings, data={**settings["data"], "valid": {"files": "path"}})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
