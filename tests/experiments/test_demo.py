@@ -46,7 +46,7 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
     said = " ".join(result.output.split())  # a narrow terminal breaks lines
     for word in (
         "tested on lists of up to 16",
-        "flow, stretched",
+        "rotating flow, stretched",
         "rotary",
         "cost",
         "Trained on fewer than 40 tokens and tested on",
@@ -60,7 +60,7 @@ def test_the_demo_says_what_it_does_and_writes_a_page(
         assert "Outputs on short texts are identical to the bit" in said
     results = Results.read(tmp_path)
     assert len(results.runs) == 6
-    assert "flow-stretch-seed3" in results.runs
+    assert "rotating-stretch-seed3" in results.runs
     for name in ("encodings.png", "short-to-long.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ VARIANTS = [
     Variant("sinusoidal", "sinusoidal"),
     Variant("rotary", "rotary"),
     Variant("sinusoidal-stretch", "sinusoidal, stretched"),
-    Variant("flow-stretch", "flow, stretched"),
+    Variant("rotating-stretch", "rotating flow, stretched"),
 ]
 """The last one is the recommended flow."""
 EDGES = [40, 60, 80, 120]
