@@ -29,7 +29,7 @@ from torch import Tensor
 
 import floater
 from step_models import CHANGEABLE, SHAPES, Shape, build, flow_config, shape_of
-from turns import begin, measured, options, overhead_texts, save, seconds_text, show, take_turns
+from turns import begin, measured, options, save, show_variants, take_turns
 
 SIZES: dict[str, int | None] = {"pairs": 40, "threads": 2, "prompt": 64, "new": 64}
 MODELS = [name for name, shape in SHAPES.items() if shape.kind != "marian"]
@@ -110,14 +110,7 @@ def main(given: Sequence[str] | None = None) -> int:
     facts = {"model": arguments.model, "shape": asdict(shape), **seconds}
     save(arguments, "inference", **facts, tasks=results)
     for task, variants in results.items():
-        show(
-            f"{task}, {arguments.model}",
-            ("variant", "rounds", "time", "overhead", "95 % interval"),
-            (
-                (name, str(found["rounds"]), seconds_text(found["seconds"]), *overhead_texts(found))
-                for name, found in variants.items()
-            ),
-        )
+        show_variants(f"{task}, {arguments.model}", variants)
     print(f"attach took {seconds['attach_seconds']:.2f} s, bake {seconds['bake_seconds']:.2f} s.")
     return 0
 

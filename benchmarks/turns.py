@@ -262,6 +262,18 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> N
     (console if console.is_terminal else Console(width=140)).print(table)
 
 
+def show_variants(title: str, variants: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the time and the overhead of each variant, as :func:`measured` returns them."""
+    show(
+        title,
+        ("variant", "rounds", "time", "overhead", "95 % interval"),
+        (
+            (name, str(found["rounds"]), seconds_text(found["seconds"]), *overhead_texts(found))
+            for name, found in variants.items()
+        ),
+    )
+
+
 def seconds_text(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"
 

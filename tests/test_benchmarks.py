@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
+import extended
 import inference
 import irregular
 import methods
@@ -19,6 +21,7 @@ import performance
 import scaling
 import training
 from step_models import shape_of
+from tiny_tokenizers import tiny
 from training_step import TrainingStep, variant
 
 ROOT = Path(__file__).parents[1]
@@ -121,6 +124,34 @@ def test_inference_measures_forward_and_generate(run: Run) -> None:
     assert list(run(inference, "--model=bert-base", *BERT, "--pairs=2")["tasks"]) == ["forward"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_an_extended_model_is_timed_where_it_could_read_before(
+    kind: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    sizes: dict[str, Any] = {
+        **{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+        **{"vocab_size": 200, "intermediate_size": 32, "max_position_embeddings": 16},
+    }
+    bert = kind == "bert"
+    model = BertModel(BertConfig(**sizes)) if bert else LlamaForCausalLM(LlamaConfig(**sizes))
+    folder = tmp_path / kind
+    model.save_pretrained(folder)
+    tiny("bert").save_pretrained(folder)
+    result = run(extended, f"--model={folder}", "--length=32", "--pairs=2", "--new=3")
+    assert result["rotary"] == (kind == "llama")
+    assert result["tokens"] == result["positions"] == 16
+    tasks = ["forward"] if kind == "bert" else ["forward", "generate"]
+    assert list(result["tasks"]) == tasks
+    for variants in result["tasks"].values():
+        assert list(variants) == ["plain", "extended", "ready", "plain-again"]
+        for found in variants.values():
+            check_variant(found, 2)
+    assert all(cost["peak_bytes"] > 10**8 for cost in result["extending"].values())
+    assert "| floater extend |" in performance.extended(result)
+
+
 def test_scaling_varies_one_factor_at_a_time(run: Run) -> None:
     result = run(scaling, "--repeats=2", "--largest=64", "--no-kernel")
     assert list(result["rows"]) == ["kernel", "tensors"]
@@ -148,6 +179,7 @@ def test_exponents_are_those_of_a_power_law() -> None:
         (training, ("--model=giant",), "invalid choice: 'giant'"),
         (training, (), "--model"),
         (inference, ("--model=tiny",), "invalid choice: 'tiny'"),
+        (extended, ("--model=nowhere",), "must be a folder with a config.json, but nowhere is"),
         (inference, ("--model=llama", "--new=x"), "must be an integer ≥ 1, but is 'x'"),
         (scaling, ("--factors=depth",), "but has 'depth'"),
         (scaling, ("--repeats=-1",), "must be an integer ≥ 1, but is '-1'"),

@@ -160,6 +160,14 @@ def inference(record: Record) -> str:
     return markdown_table(columns, rows)
 
 
+def extended(record: Record) -> str:
+    rows = [
+        [name, f"{cost['seconds']:.1f} s", f"{cost['peak_bytes'] / 1e6:,.0f} MB"]
+        for name, cost in record["extending"].items()
+    ]
+    return f"{inference(record)}\n{markdown_table(('command', 'time', 'peak memory'), rows)}"
+
+
 def scaling(record: Record) -> str:
     rows = []
     for path, found in record["rows"].items():
@@ -223,6 +231,7 @@ TABLES: dict[str, Callable[[Record], str]] = {
     "training": training,
     "memory": memory,
     "inference": inference,
+    "extended": extended,
     "scaling": scaling,
     "launches": launches,
     "irregular": irregular,
