@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured."""
     variants, auto, rotary = models(arguments.model, arguments.length)
     config = variants[PLAIN].config
-    limit: int = config.max_position_embeddings if rotary else position_limit(config)
+    limit: Any = config.max_position_embeddings if rotary else position_limit(config)
     tokens: int = arguments.tokens or min(limit, 512)
     tasks: dict[str, Callable[[Any], Callable[..., object]]] = {"forward": forward}
     lengths = {"forward": tokens, "generate": tokens // 2}
