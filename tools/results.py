@@ -6,8 +6,9 @@ Each table is between `<!-- NAME -->` and `<!-- /NAME -->`. It is built from
 docs/records/NAME/results.json, a copy of what `floater reproduce` wrote (`<!-- NAME.1.3 -->` takes
 its first and third table only), or from all files docs/records/NAME/*.json: copies of the
 comparison.json files of `floater compare` or `floater reproduce`, each named after its config. The
-curves (docs/figures/masked-lm.png) are those of docs/records/mlm. With --check nothing is written,
-and the exit code is 1 if a table differs.
+curves (docs/figures/masked-lm.png) are those of docs/records/mlm; the README's figure
+(docs/figures/any-length.png) takes its lines from several reproductions. With --check nothing is
+written, and the exit code is 1 if a table differs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from floater.files import write_text
-from floater.report.figures import grid, save
+from floater.report.figures import draw_lines, grid, save
 from floater.runs.comparison import Comparison
 from floater.runs.folder import RunFolder
-from floater.runs.results import RESULTS, Cell, Mean, Paper, Results
+from floater.runs.results import RESULTS, Cell, Figure, Mean, Paper, Results
 from floater.tasks.understanding.comparison_tables import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +36,18 @@ CURVES = {
     "rxnfp, reactions": ("rxnfp-base", "rxnfp-start", "rxnfp-floater"),
 }
 """Masked language models: the runs of the base, of p(start) alone and of the dynamics."""
+
+OVERVIEW: dict[str, dict[str, tuple[str, ...]]] = {
+    "Lists of numbers, dates and times, trained on fewer than 40 tokens": {
+        "lengths-rotating": ("rotating flow, stretched", "sinusoidal, stretched"),
+        "lengths": ("recurrent", "sinusoidal", "rotary"),
+    },
+    "Debian package descriptions, trained on fewer than 48 tokens": {
+        "s2l-4000": ("rotary + flow, q, k, v", "rotary + flow, half stretched", "rotary"),
+    },
+}
+"""The README's figure: the lines of each panel, by their reproduction."""
+FLOW_COLOURS, OTHER_COLOURS = ("#d1495b", "#edae49"), ("#00798c", "#30638e", "#7a8b99", "#a9b4bd")
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
@@ -171,6 +185,37 @@ def draw(panels: Curves, path: Path) -> None:
     save(figure, path)
 
 
+def overview(records: Path) -> list[Figure]:
+    """Collect the lines of the README's figure, one figure of results per panel."""
+    panels = []
+    for title, sources in OVERVIEW.items():
+        found = {name: Results.read(records / name).figures[0] for name in sources}
+        series = [
+            next(line for line in found[name].series if line.name == wanted)
+            for name, lines in sources.items()
+            for wanted in lines
+        ]
+        first = next(iter(found.values()))
+        panels.append(first.model_copy(update={"title": title, "series": series}))
+    return panels
+
+
+def draw_overview(panels: Sequence[Figure], path: Path) -> None:
+    """Draw the README's figure: flows in warm colours, other encoders in cold ones."""
+    figure, axes = grid(len(panels))
+    for axis, panel in zip(axes, panels, strict=True):
+        styles: dict[str, dict[str, Any]] = {}
+        flows, others = iter(FLOW_COLOURS), iter(OTHER_COLOURS)
+        for line in panel.series:
+            flow = "flow" in line.name
+            colour = next(flows if flow else others)
+            styles[line.name] = {"color": colour, "linewidth": 2.5 if flow else 1.5}
+        draw_lines(axis, panel, styles)
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=9)
+    save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -182,7 +227,9 @@ def main() -> None:
     advice = "does not match docs/records; run python tools/results.py."
     check_or_write(path, rebuilt, arguments.check, advice)
     if not arguments.check:
-        draw(curves(ROOT / "docs" / "records" / "mlm"), ROOT / "docs" / "figures" / "masked-lm.png")
+        records, figures = ROOT / "docs" / "records", ROOT / "docs" / "figures"
+        draw(curves(records / "mlm"), figures / "masked-lm.png")
+        draw_overview(overview(records), figures / "any-length.png")
 
 
 if __name__ == "__main__":

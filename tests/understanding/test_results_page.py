@@ -103,11 +103,16 @@ def test_check_reports_an_outdated_page(
     drawn: list[Path] = []
     monkeypatch.setattr(results, "curves", lambda records: {"from": records})
     monkeypatch.setattr(results, "draw", lambda panels, path: drawn.extend((panels["from"], path)))
+    monkeypatch.setattr(results, "overview", lambda records: [records])
+    monkeypatch.setattr(
+        results, "draw_overview", lambda panels, path: drawn.extend((*panels, path))
+    )
     monkeypatch.setattr(sys, "argv", ["results.py"])
     results.main()
+    records, figures = (tmp_path / "docs" / name for name in ("records", "figures"))
     assert drawn == [
-        tmp_path / "docs" / "records" / "mlm",
-        tmp_path / "docs" / "figures" / "masked-lm.png",
+        *(records / "mlm", figures / "masked-lm.png"),
+        *(records, figures / "any-length.png"),
     ]
     monkeypatch.setattr(sys, "argv", ["results.py", "--check"])
     results.main()
@@ -127,6 +132,26 @@ def test_curves_begin_at_the_base_and_end_at_the_runs_own_scores(tmp_path: Path)
             assert points[-1][1] == pytest.approx(scores[run]["valid"]["loss"]["score"], rel=1e-6)
     results.draw(panels, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_overview_shows_what_the_tables_say(tmp_path: Path) -> None:
+    records = ROOT / "docs" / "records"
+    panels = results.overview(records)
+    assert [panel.title for panel in panels] == list(results.OVERVIEW)
+    for panel, sources in zip(panels, results.OVERVIEW.values(), strict=True):
+        rows = {
+            (name, row[0]): row[1:]
+            for name in sources
+            for row in Results.read(records / name).tables[0].rows
+        }
+        wanted = [(name, line) for name, lines in sources.items() for line in lines]
+        for place, series in zip(wanted, panel.series, strict=True):
+            assert series.name == place[1]
+            for drawn, cell in zip(series.y, rows[place], strict=False):
+                written = cell.mean if isinstance(cell, Mean) else cell
+                assert drawn == pytest.approx(written, abs=0.01)
+    results.draw_overview(panels, tmp_path / "overview.png")
+    assert (tmp_path / "overview.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_tables_of_a_reproduction(tmp_path: Path) -> None:

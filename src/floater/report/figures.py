@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -59,15 +60,35 @@ def save(figure: Figure, path: Path) -> Path:
 def line_chart(shown: results.Figure, path: Path) -> Path:
     """Draw a figure of results: one line per series, with its intervals."""
     figure, (axis,) = grid(1)
+    draw_lines(axis, shown)
+    if len(shown.series) > _INSIDE:
+        figure.set_size_inches(figure.get_figwidth() + 2, figure.get_figheight())
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axis.legend(fontsize=8)
+    return save(figure, path)
+
+
+def draw_lines(
+    axis: Axes, shown: results.Figure, styles: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Draw the lines of a figure of results, with their intervals, title and labels.
+
+    Args:
+        axis: where to draw.
+        shown: the figure.
+        styles: matplotlib's settings of a line, by the name of the series.
+    """
     numbers = [x for x in shown.x if isinstance(x, int | float)]
     numeric = len(numbers) == len(shown.x)
     x = np.array(numbers, float) if numeric else np.arange(len(shown.x))
     for number, series in enumerate(shown.series):
-        marker = _MARKERS[number % len(_MARKERS)]
-        dashes = "-" if number < _COLOURS else "--"
-        (line,) = axis.plot(
-            x, _array(series.y), dashes, marker=marker, markersize=5, label=series.name
-        )
+        style = {
+            "marker": _MARKERS[number % len(_MARKERS)],
+            "linestyle": "-" if number < _COLOURS else "--",
+            **(styles or {}).get(series.name, {}),
+        }
+        (line,) = axis.plot(x, _array(series.y), markersize=5, label=series.name, **style)
         if series.low is not None and series.high is not None:
             low, high = _array(series.low), _array(series.high)
             axis.fill_between(x, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
@@ -77,12 +98,6 @@ def line_chart(shown: results.Figure, path: Path) -> Path:
     axis.set_xlabel(shown.x_label, fontsize=9)
     axis.set_ylabel(shown.y_label, fontsize=9)
     axis.grid(alpha=0.3)
-    if len(shown.series) > _INSIDE:
-        figure.set_size_inches(figure.get_figwidth() + 2, figure.get_figheight())
-        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    else:
-        axis.legend(fontsize=8)
-    return save(figure, path)
 
 
 def _array(values: Sequence[float | None]) -> NDArray[np.float64]:
