@@ -56,7 +56,7 @@ class ShortToLong(TrainingItem):
         Variant("flow-qkv-scratch", "flow, q, k, v"),
         *STRETCHED,
     )
-    recommended: ClassVar[str] = "flow-stretch"
+    recommended: ClassVar[str] = "rotary-flow"
     """The variant that `docs/choose.md` recommends, which is compared with all others."""
 
     def reproduce(self, request: ReproductionRequest) -> Results:
