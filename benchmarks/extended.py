@@ -3,14 +3,15 @@
     python benchmarks/extended.py --model FOLDER --length 1024 [--pairs 40] [--threads 2]
         [--batch 2] [--tokens N] [--new 32] [--out benchmarks/results/extended.json]
 
-The folder holds a pretrained model with a position table or rotary positions. Each round times, in
-one process and in random order, the untouched model, the same model extended to `--length`, the
-same ready for inference (a longer table merged into the model, the phases of a rotary model baked),
-and the untouched model again: a forward pass on `--tokens` tokens (by default as many as the model
-has positions, at most 512), and for a causal language model `--new` tokens of greedy decoding after
-half as many. The phases start at YaRN, so that they are not the identity. The output is the median
-ratio minus 1 with a bootstrap interval, the same for untouched against untouched, and the time and
-peak memory of `floater extend` beside those of loading and saving the model alone.
+The folder, or `pip:package/folder` inside an installed package as in configs, holds a pretrained
+model with a position table or rotary positions. Each round times, in one process and in random
+order, the untouched model, the same model extended to `--length`, the same ready for inference (a
+longer table merged into the model, the phases of a rotary model baked), and the untouched model
+again: a forward pass on `--tokens` tokens (by default as many as the model has positions, at most
+512), and for a causal language model `--new` tokens of greedy decoding after half as many. The
+phases start at YaRN, so that they are not the identity. The output is the median ratio minus 1 with
+a bootstrap interval, the same for untouched against untouched, and the time and peak memory of
+`floater extend` beside those of loading and saving the model alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import floater
 from floater.attachments.layouts import LAYOUTS, position_limit
+from floater.tasks.understanding.models import locate
 from inference import forward, generate, timed
 from turns import begin, measured, options, save, show_variants, take_turns
 
@@ -86,9 +88,9 @@ def extension_costs(folder: Path, length: int, auto: type[Any]) -> dict[str, dic
         return {"load and save": cost_of(plain), "floater extend": cost_of(command)}
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what was measured."""
-    variants, auto, rotary = models(arguments.model, arguments.length)
+def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return what was measured of the model in a folder."""
+    variants, auto, rotary = models(folder, arguments.length)
     config = variants[PLAIN].config
     limit: Any = config.max_position_embeddings if rotary else position_limit(config)
     tokens: int = arguments.tokens or min(limit, 512)
@@ -102,7 +104,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         calls = {name: timed(make(model)) for name, model in variants.items()}
         times = take_turns(arguments.pairs, calls, draw)
         results[task] = {name: measured(times[PLAIN], times[name]) for name in variants}
-    costs = extension_costs(arguments.model, arguments.length, auto)
+    costs = extension_costs(folder, arguments.length, auto)
     return {
         "positions": limit,
         "tokens": tokens,
@@ -114,21 +116,21 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = options("extended", __doc__, SIZES)
-    parser.add_argument("--model", type=Path, required=True, help="folder of a pretrained model")
+    parser.add_argument("--model", required=True, help="folder of a pretrained model")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/extended.json"))
     arguments = parser.parse_args(given)
-    if not (arguments.model / "config.json").is_file():
-        parser.error(
-            f"--model must be a folder with a config.json, but {arguments.model} is not one."
-        )
-    begin(arguments.threads, arguments.out)
     try:
-        found = run(arguments)
+        folder = Path(locate(arguments.model))
+        if not (folder / "config.json").is_file():
+            parser.error(f"--model must be a folder with a config.json, but {folder} is not one.")
+        begin(arguments.threads, arguments.out)
+        found = run(arguments, folder)
     except floater.FloaterError as error:
         parser.error(str(error))
+    arguments.model = folder.name  # a record names no folder of this machine
     save(arguments, "extended", **found)
     for task, variants in found["tasks"].items():
-        title = f"{task}, {arguments.model.name}, {found['tokens']} tokens"
+        title = f"{task}, {folder.name}, {found['tokens']} tokens"
         show_variants(title, variants)
     for name, cost in found["extending"].items():
         print(f"{name}: {cost['seconds']:.1f} s, peak {cost['peak_bytes'] / 1e6:,.0f} MB")
