@@ -7,7 +7,8 @@ of a translation model with a flow at q, k and v of every attention, of the same
 `TimeJitter(stretch=4)`, where every row has times of its own, and of a second model without it. All
 variants of a round get the same batch; its length varies from round to round. The output is the
 median ratio with a bootstrap interval, and the same for the model without jitter against itself.
-`--profile` prints instead where a step with jitter spends its time, beside one without.
+`--flow rotating` has a flow that begins as a sinusoid in all three models. `--profile` prints
+instead where a step with jitter spends its time, beside one without.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import sys
 import time
 
 import torch
@@ -36,6 +38,12 @@ SIZES = {
     "layers": 6,
     "width": 512,
     "vocabulary": 8000,
+}
+FLOWS = {
+    "plain": floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1, horizon=20.0),
+    "rotating": floater.FlowConfig(
+        pace="free", zero_init=False, initial_scale=0.5, horizon=20.0, rotating=True
+    ),
 }
 
 
@@ -82,13 +90,15 @@ def build(arguments: argparse.Namespace) -> MarianMTModel:
             forced_eos_token_id=None,
         )
     )
-    config = floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1, horizon=20.0)
-    floater.attach(model, config, positions="replace")
+    floater.attach(model, FLOWS[arguments.flow or "plain"], positions="replace")
     return model
 
 
 def main() -> None:
-    arguments = parse("jitter", __doc__, SIZES, profile="rows of the profile to print")
+    texts = {"profile": "rows of the profile to print", "flow": "plain (the default) or rotating"}
+    arguments = parse("jitter", __doc__, SIZES, **texts)
+    if arguments.flow not in (None, *FLOWS):
+        sys.exit(f"jitter.py: --flow must be plain or rotating, but is {arguments.flow!r}")
     plain = build(arguments)
     stretched, again = copy.deepcopy(plain), copy.deepcopy(plain)
     variants = {

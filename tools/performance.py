@@ -39,6 +39,7 @@ SIZES: dict[str, dict[str, int]] = {
     "irregular": {"layers": 2, "width": 64, "rows": 32, "observations": 70},
     "jitter": {"tokens": 768, "length": 48, "layers": 6, "width": 512},
     "methods": {},
+    "extended": {"batch": 2, "new": 32},
 }
 """Sizes that the page states for a benchmark; those of others are defaults without a number."""
 CHANGEABLE = ("layers", "width", "vocabulary", "tokens", "length", "largest")
