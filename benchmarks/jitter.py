@@ -98,7 +98,11 @@ def main() -> None:
     texts = {"profile": "rows of the profile to print", "flow": "plain (the default) or rotating"}
     arguments = parse("jitter", __doc__, SIZES, **texts)
     if arguments.flow not in (None, *FLOWS):
-        sys.exit(f"jitter.py: --flow must be plain or rotating, but is {arguments.flow!r}")
+        print(
+            f"jitter.py: --flow must be plain or rotating, but is {arguments.flow!r}",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     plain = build(arguments)
     stretched, again = copy.deepcopy(plain), copy.deepcopy(plain)
     variants = {
