@@ -12,7 +12,6 @@ long `attach` and `bake` took.
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import time
 from typing import Any
@@ -22,7 +21,7 @@ from torch import nn
 from transformers import AutoModel, BertConfig, BertModel
 
 import floater
-from turns import parse, report, take_turns
+from turns import parse, report, take_turns, twin
 
 SIZES = {"pairs": 40, "threads": 2, "batch": 8, "length": 256, "layers": 12, "width": 768}
 
@@ -57,7 +56,7 @@ def _model(arguments: argparse.Namespace) -> Any:
 def main() -> None:
     arguments = parse("baked", __doc__, SIZES, model="folder of a model, instead of a random BERT")
     plain = _model(arguments)
-    attached = copy.deepcopy(plain)
+    attached = twin(plain)
     begun = time.perf_counter()
     made = floater.attach(
         attached, floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1)
@@ -68,7 +67,11 @@ def main() -> None:
     bake_seconds = time.perf_counter() - begun
     largest = min(20_000, plain.config.vocab_size)
     ids = torch.randint(1000, largest, (arguments.batch, arguments.length))
-    variants = {"plain": Variant(plain), "baked": Variant(attached), "plain again": Variant(plain)}
+    variants = {
+        "plain": Variant(plain),
+        "baked": Variant(attached),
+        "plain again": Variant(twin(plain)),
+    }
     times = take_turns(arguments.pairs, variants, lambda: ids)
     report(
         arguments,

@@ -17,7 +17,6 @@ a bootstrap interval, the same for untouched against untouched, and the time and
 from __future__ import annotations
 
 import argparse
-import copy
 import resource
 import subprocess
 import sys
@@ -35,7 +34,7 @@ import floater
 from floater.attachments.layouts import LAYOUTS, position_limit
 from floater.tasks.understanding.models import locate
 from inference import forward, generate, timed
-from turns import begin, measured, options, save, show_variants, take_turns
+from turns import begin, measured, options, save, show_variants, take_turns, twin
 
 SIZES: dict[str, int | None] = {
     **{"length": 1024, "pairs": 40, "threads": 2, "batch": 2},
@@ -55,7 +54,7 @@ def models(folder: Path, length: int) -> tuple[dict[str, Any], type[Any], bool]:
     rotary = layout is not None and bool(layout.rotary)
     auto = AutoModelForCausalLM if "decoder" in (layout.stacks if layout else ()) else AutoModel
     plain = auto.from_pretrained(folder, dtype=torch.float32).eval()
-    extended, ready = copy.deepcopy(plain), copy.deepcopy(plain)
+    extended, ready = twin(plain), twin(plain)
     scaling: Literal["yarn", "waves"] = "yarn" if rotary else "waves"
     floater.extend(extended, length, scaling=scaling)
     attached = floater.extend(ready, length, scaling=scaling)
@@ -63,7 +62,7 @@ def models(folder: Path, length: int) -> tuple[dict[str, Any], type[Any], bool]:
         attached.bake(length)
     else:
         attached.merge()
-    return {PLAIN: plain, EXTENDED: extended, READY: ready, AGAIN: plain}, auto, rotary
+    return {PLAIN: plain, EXTENDED: extended, READY: ready, AGAIN: twin(plain)}, auto, rotary
 
 
 def cost_of(command: Sequence[str]) -> dict[str, float]:

@@ -5,17 +5,16 @@
 
 Each round times, in one process and in random order, the untouched model, the same model with a
 flow at q, k and v of every block that is not baked (its weights do not change, so it solves once
-and compares them in every call), the same with a baked one, and the untouched model again. The flow
-is that of training.py: its encodings are not zero. bert-base is the body alone, 8 × 256; llama has
-the shape of SmolLM2-135M with a vocabulary of 8,192, 2 × 256, and also generates: 64 tokens,
-greedily, after a prompt of 64, in two rows. The output is the median ratio minus 1 with a bootstrap
-interval, and the same for untouched against untouched.
+and compares them in every call), the same with a baked one, and the untouched model again. All have
+the same weights in memory. The flow is that of training.py: its encodings are not zero. bert-base
+is the body alone, 8 × 256; llama has the shape of SmolLM2-135M with a vocabulary of 8,192, 2 × 256,
+and also generates: 64 tokens, greedily, after a prompt of 64, in two rows. The output is the median
+ratio minus 1 with a bootstrap interval, and the same for untouched against untouched.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from torch import Tensor
 
 import floater
 from step_models import CHANGEABLE, SHAPES, Shape, build, flow_config, shape_of
-from turns import begin, measured, options, save, show_variants, take_turns
+from turns import begin, measured, options, save, show_variants, take_turns, twin
 
 SIZES: dict[str, int | None] = {"pairs": 40, "threads": 2, "prompt": 64, "new": 64}
 MODELS = [name for name, shape in SHAPES.items() if shape.kind != "marian"]
@@ -40,7 +39,7 @@ def models(shape: Shape, length: int) -> tuple[dict[str, Any], dict[str, float]]
     """Return the model of each variant, and the seconds that it took to attach and to bake."""
     whole = build(shape).eval()
     plain: Any = whole if shape.kind == "llama" else whole.base_model
-    attached, baked = copy.deepcopy(plain), copy.deepcopy(plain)
+    attached, baked = twin(plain), twin(plain)
     floater.attach(attached, flow_config())
     begun = time.perf_counter()
     made = floater.attach(baked, flow_config())
@@ -48,7 +47,7 @@ def models(shape: Shape, length: int) -> tuple[dict[str, Any], dict[str, float]]
     begun = time.perf_counter()
     made.bake(length)
     seconds = {"attach_seconds": attach_seconds, "bake_seconds": time.perf_counter() - begun}
-    return {PLAIN: plain, ATTACHED: attached, BAKED: baked, AGAIN: plain}, seconds
+    return {PLAIN: plain, ATTACHED: attached, BAKED: baked, AGAIN: twin(plain)}, seconds
 
 
 def timed(call: Callable[[Tensor], object]) -> Callable[[Tensor], float]:

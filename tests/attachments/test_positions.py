@@ -10,6 +10,7 @@ from torch import Tensor
 
 import floater
 from floater.attachments import projections, token_positions
+from floater.attachments.projections import ProjectionInput
 from floater.errors import (
     ArgumentError,
     AttachmentError,
@@ -105,9 +106,9 @@ def test_rows_padded_behind_are_looked_up_once_for_all_with_the_same_result(
     shapes: set[int] = set()
     projected = projections._project
 
-    def noted(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
-        shapes.add(added.dim())
-        return projected(x, weight, bias, added)
+    def noted(x: Tensor, weight: Tensor, bias: Tensor, given: ProjectionInput) -> Tensor:
+        shapes.add(given.spread().dim())
+        return projected(x, weight, bias, given)
 
     monkeypatch.setattr(projections, "_project", noted)
 

@@ -14,6 +14,7 @@ from .projections import PositionedLinear
 from .relative_attention import AttentionSwitch
 from .site_encoders import SiteEncoders
 from .sites import InsertionPoint, SitePlan, StackSites
+from .stack_encodings import StepSlots
 from .token_positions import CustomTimes, IndexRange, TokenPositions
 
 NAME = "floater"
@@ -53,11 +54,11 @@ class HookContext:
         self.relative_positions: list[RelativePositions] = []
         self.attention: AttentionSwitch | None = None
         self.holders: tuple[nn.Module, ...] = ()
-        self._plain_points: dict[str, tuple[InsertionPoint, ...]] = {}
+        self._step_slots: dict[str, StepSlots | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are enabled and have no custom times, whatever the original has."""
-        return {**self.__dict__, "enabled": True, "custom_times": None, "_plain_points": {}}
+        return {**self.__dict__, "enabled": True, "custom_times": None, "_step_slots": {}}
 
     def live(self) -> SiteEncoders:
         """The attachment whose weights are used now: the original, or the copy that PEFT trains."""
@@ -88,15 +89,15 @@ class HookContext:
         sites = self.stack(stack)
         return sites.built_in is not None or any(block.points for block in sites.blocks)
 
-    def plain_points(self, stack: str) -> tuple[InsertionPoint, ...]:
-        """All insertion points of a stack, if each is a projection of its own with encodings of the
-        stack's tokens; otherwise none.
+    def step_slots(self, stack: str) -> StepSlots | None:
+        """The slots of a stack, if each is that of a projection of its own with encodings of the
+        stack's tokens; otherwise None.
         """
-        if stack not in self._plain_points:
+        if stack not in self._step_slots:
             points = [point for block in self.stack(stack).blocks for point in block.points]
             plain = not self.layout.shared_blocks and all(map(_is_plain, points))
-            self._plain_points[stack] = tuple(points) if plain else ()
-        return self._plain_points[stack]
+            self._step_slots[stack] = StepSlots(points) if plain and points else None
+        return self._step_slots[stack]
 
     def table_offset(self, stack: StackSites) -> int:
         """Rows of the model's built-in position table before that of position 0."""

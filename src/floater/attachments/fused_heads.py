@@ -106,10 +106,16 @@ class QueryGroups:
     queries: int
     head_size: int
 
+    def heads(self, encoding: Tensor) -> Tensor:
+        """The encodings [..., size of k] as a view [..., heads of k, queries, head]: the queries
+        of a head of k share memory.
+        """
+        heads: Tensor = encoding.unflatten(-1, (-1, 1, self.head_size))
+        return heads.expand(*heads.shape[:-2], self.queries, -1)
+
     def spread(self, encoding: Tensor) -> Tensor:
         """Repeat the encodings [..., size of k] of the heads of k for their heads of q."""
-        heads: Tensor = encoding.unflatten(-1, (-1, 1, self.head_size))
-        return heads.expand(*heads.shape[:-2], self.queries, -1).flatten(-3)
+        return self.heads(encoding).flatten(-3)
 
 
 def count_heads(base: nn.Module, stack: str = "encoder") -> tuple[int, int] | None:

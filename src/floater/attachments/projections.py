@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from ..encoders.rotary import rotate
 from ..errors import LayoutError
 from .class_swap import change_class, has_own_forward
-from .fused_heads import FusedHeads
+from .fused_heads import FusedHeads, QueryGroups
 from .slot import Slot
 
 
@@ -53,11 +53,18 @@ class ProjectionInput(NamedTuple):
             batch have different positions.
         rotation: of its heads.
         whole: `added` contains the projection's own bias, and nothing else refers to it.
+        grouped: the heads of q share encodings, and `added` has one for each head of k.
     """
 
     added: Tensor | None = None
     rotation: HeadRotation | None = None
     whole: bool = False
+    grouped: QueryGroups | None = None
+
+    def spread(self) -> Tensor:
+        """What is added to the output, with an encoding for every head."""
+        assert self.added is not None
+        return self.added if self.grouped is None else self.grouped.spread(self.added)
 
 
 _NOTHING = ProjectionInput()
@@ -72,16 +79,18 @@ class PositionedLinear(nn.Linear):
         given = self.slot.take()
         if isinstance(given, Tensor):
             return self._with_vector(input, given)
-        added, rotation, whole = given or _NOTHING
+        given = given or _NOTHING
+        added = given.added
         if added is None:
             out = super().forward(input)
         elif not _can_fuse(input, self.weight, added):
-            out = _add(F.linear(input, self.weight, None if whole else self.bias), added)
-        elif whole:
+            out = F.linear(input, self.weight, None if given.whole else self.bias)
+            out = _add(out, given.spread())
+        elif given.whole:
             out = _project_onto(added, input, self.weight.t())
         else:
-            out = _project(input, self.weight.t(), self.bias, added)
-        return out if rotation is None else rotation.apply(out)
+            out = _project(input, self.weight.t(), self.bias, given)
+        return out if given.rotation is None else given.rotation.apply(out)
 
     def _with_vector(self, input: Tensor, vector: Tensor) -> Tensor:
         """The output where all tokens have one position, whose encoding [out] is a bias."""
@@ -99,14 +108,14 @@ class PositionedConv1D(Conv1D):
     slot: Slot[ProjectionInput]
 
     def forward(self, x: Tensor) -> Tensor:
-        added, rotation, _ = self.slot.take() or _NOTHING
-        if added is None:
+        given = self.slot.take() or _NOTHING
+        if given.added is None:
             out = self._plain_forward(x)
-        elif _can_fuse(x, self.weight, added):
-            out = _project(x, self.weight, self.bias, added)
+        elif _can_fuse(x, self.weight, given.added):
+            out = _project(x, self.weight, self.bias, given)
         else:
-            out = _add(self._plain_forward(x), added)
-        return out if rotation is None else rotation.apply(out)
+            out = _add(self._plain_forward(x), given.spread())
+        return out if given.rotation is None else given.rotation.apply(out)
 
     def _plain_forward(self, x: Tensor) -> Tensor:
         out: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
@@ -119,9 +128,9 @@ class AddAfter:
     """
 
     def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
-        added, rotation, _ = module.slot.take() or _NOTHING
-        out = output if added is None else _add(output, added)
-        return out if rotation is None else rotation.apply(out)
+        given = module.slot.take() or _NOTHING
+        out = output if given.added is None else _add(output, given.spread())
+        return out if given.rotation is None else given.rotation.apply(out)
 
 
 _POSITIONED: dict[type[nn.Module], type[nn.Module]] = {
@@ -183,41 +192,44 @@ def _can_fuse(x: Tensor, weight: Tensor, added: Tensor) -> bool:
     )
 
 
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None, added: Tensor) -> Tensor:
-    """x·weight + bias + added. The product accumulates onto the biases, which saves a pass over the
-    activations.
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None, given: ProjectionInput) -> Tensor:
+    """x·weight + bias + what is given. The product accumulates onto the biases, which saves a pass
+    over the activations.
 
     With gradients, the bias is added to all rows at once, so that its gradient is the same sum as
     in the layer itself, to the bit. Graphs do without, because it would fix their lengths.
     """
     batch, length, _ = x.shape
     if bias is None:
-        rows = _repeated(added, batch)
-    elif added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
-        rows = _repeated(added + bias, batch)
-    else:
-        rows = _flatten_rows(added.expand(batch, length, -1) + bias, batch * length)
-    return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
+        return _project_onto(_repeated(given, batch), x, weight)
+    added = given.spread()
+    if added.dim() == 2 and (torch.compiler.is_compiling() or not torch.is_grad_enabled()):
+        return _project_onto(_repeated(ProjectionInput(added + bias), batch), x, weight)
+    return _project_onto(added.expand(batch, length, -1) + bias, x, weight)
 
 
 def _project_onto(fresh: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """x·weight + fresh, computed in the memory of `fresh` [B, L, out]."""
+    """x·weight + fresh, computed in the memory of `fresh` [B, L, out] (or its heads, …)."""
     batch, length, _ = x.shape
     rows = _flatten_rows(fresh, batch * length)
     return rows.addmm_(x.view(batch * length, -1), weight).view(batch, length, -1)
 
 
-def _repeated(added: Tensor, batch: int) -> Tensor:
-    """A fresh matrix with the rows of a bias [(B,) L, out] for every row of a batch.
+def _repeated(given: ProjectionInput, batch: int) -> Tensor:
+    """A fresh tensor with the bias of every row of a batch: [B, L, out], or [B, L, heads of k,
+    queries, head].
 
-    `Tensor.repeat` does the same and takes three times as long for matrices of this size. Graphs
+    `Tensor.repeat` does the same and takes three times as long for tensors of this size. Graphs
     use it, because expansion would fix their lengths.
     """
     if torch.compiler.is_compiling():
-        return added.repeat(batch, 1) if added.dim() == 2 else added.flatten(0, 1).clone()
-    length = added.shape[-2]
-    rows = added.expand(batch, length, -1).clone(memory_format=torch.contiguous_format)
-    return _flatten_rows(rows, batch * length)
+        added = given.spread()
+        return added.repeat(batch, 1, 1) if added.dim() == 2 else added.clone()
+    assert given.added is not None
+    heads = given.added if given.grouped is None else given.grouped.heads(given.added)
+    inner = heads.shape[-1:] if given.grouped is None else heads.shape[-3:]
+    repeated = heads.expand(batch, given.added.shape[-2], *inner)
+    return repeated.clone(memory_format=torch.contiguous_format)
 
 
 def _flatten_rows(fresh: Tensor, rows: int) -> Tensor:
@@ -228,7 +240,8 @@ def _flatten_rows(fresh: Tensor, rows: int) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return fresh.view(rows, -1)
-    matrix: Tensor = torch.ops.aten._unsafe_view.default(fresh, (rows, fresh.shape[-1]))
+    shape = (rows, fresh.numel() // rows)
+    matrix: Tensor = torch.ops.aten._unsafe_view.default(fresh, shape)
     return matrix
 
 

@@ -19,7 +19,6 @@ from .fused_heads import QueryGroups
 from .projections import HeadRotation, PositionedLinear, ProjectionInput
 from .relative_attention import AttentionInput
 from .sites import InsertionPoint
-from .slot import Slot
 from .token_positions import IndexRange, TokenPositions
 
 
@@ -62,25 +61,57 @@ class RowEncodings:
     """
 
     def __init__(self, groups: Sequence[tuple[Sequence[int], Tensor]]) -> None:
-        self._groups = groups
-        self._vectors: dict[int, Tensor] = {}
-        for members, matrix in groups:
-            self._vectors.update(zip(members, matrix.unbind(0), strict=True))
-        self._spread: dict[tuple[QueryGroups, int], Tensor] = {}
+        self._places = {
+            site: (matrix, row)
+            for members, matrix in (groups if len(groups) > 1 else ())
+            for row, site in enumerate(members)
+        }
+        self._matrix = None if len(groups) > 1 else groups[0][1]
 
     def at_site(self, site: int) -> Tensor:
         """[1, dim]."""
-        return self._vectors[site].unsqueeze(0)
+        matrix, row = self._places[site] if self._matrix is None else (self._matrix, site)
+        return matrix[row : row + 1]
 
-    def vector(self, site: int, queries: QueryGroups | None = None) -> Tensor:
-        """[dim]; for grouped queries that of q, whose heads share encodings."""
-        if queries is None:
-            return self._vectors[site]
-        if (queries, site) not in self._spread:
-            members, matrix = next(group for group in self._groups if site in group[0])
-            for member, vector in zip(members, queries.spread(matrix).unbind(0), strict=True):
-                self._spread[queries, member] = vector
-        return self._spread[queries, site]
+    def vectors(
+        self, sites: Tensor, chosen: Sequence[int], queries: QueryGroups | None
+    ) -> Sequence[Tensor]:
+        """The encodings [dim] of some sites, each for every head of q where queries are grouped.
+
+        Args:
+            sites: their numbers [n].
+            chosen: the same numbers.
+            queries: how heads of q share encodings, if they do.
+        """
+        if self._matrix is None:
+            found = [self.at_site(site)[0] for site in chosen]
+            return found if queries is None else [queries.spread(vector) for vector in found]
+        rows = self._matrix.index_select(0, sites)
+        return (rows if queries is None else queries.spread(rows)).unbind(0)
+
+
+class StepSlots:
+    """The slots of all projections of a stack, which a step of generation fills at once: it is so
+    short that a look-up in each block would take a noticeable part of it.
+
+    Args:
+        points: the projections, each of one letter.
+    """
+
+    def __init__(self, points: Sequence[InsertionPoint]) -> None:
+        self._kinds = []
+        for queries in {point.grouped for point in points}:
+            kind = [point for point in points if point.grouped == queries]
+            slots: list[Any] = [point.projection.slot for point in kind]  # type: ignore[union-attr]
+            sites = [point.first_site for point in kind]
+            self._kinds.append((queries, torch.tensor(sites), sites, slots))
+
+    def fill(self, encodings: RowEncodings) -> None:
+        """Give every projection the encoding of its site."""
+        for queries, index, sites, slots in self._kinds:
+            vectors = encodings.vectors(index, sites, queries)
+            for slot, vector in zip(slots, vectors, strict=True):
+                slot.put(vector)
 
 
 class SitePieces:
@@ -184,22 +215,19 @@ class StackEncodings:
             self._first = id(block)
         return self._first == id(block)
 
-    def fill_all(self, points: Sequence[InsertionPoint], like: Tensor) -> bool:
+    def fill_all(self, slots: StepSlots, like: Tensor) -> bool:
         """Fill the slots of all projections of a stack at once, where the tokens of all rows have
-        one position and the projections can take it as their bias; return whether they can. A step
-        of generation is so short that a look-up in each block would take a noticeable part of it.
+        one position and the projections can take it as their bias; return whether they can.
 
         Args:
-            points: of all blocks.
+            slots: of all projections.
             like: hidden states that enter the blocks.
         """
         if not isinstance(self._own, RowEncodings) or self._angles is not None:
             return False
         if like.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             return False
-        for point in points:
-            slot: Slot[Any] = point.projection.slot  # type: ignore[union-attr, assignment]
-            slot.put(self._own.vector(point.first_site, point.grouped))
+        slots.fill(self._own)
         return True
 
     def fill_slot(self, point: InsertionPoint) -> None:
@@ -218,7 +246,7 @@ class StackEncodings:
         if not whole:
             bias = self._bias(point)
         nothing = bias is None and rotation is None
-        slot.put(None if nothing else ProjectionInput(bias, rotation, whole))
+        slot.put(None if nothing else ProjectionInput(bias, rotation, whole, point.grouped))
 
     def _whole_bias(self, point: InsertionPoint) -> Tensor | None:
         """The encodings of a projection together with its own bias, where that saves a pass over
@@ -240,8 +268,7 @@ class StackEncodings:
         if encodings is None or not point.letters:
             return None
         if point.fused is None:
-            encoding = encodings.at_site(point.first_site)
-            return encoding if point.grouped is None else point.grouped.spread(encoding)
+            return encodings.at_site(point.first_site)
         return point.fused.join(
             {
                 letter: encodings.at_site(site)

@@ -231,7 +231,8 @@ def _check_position_ids(position_ids: Tensor) -> Tensor:
     if (
         position_ids.device.type == "cpu"
         and not torch.compiler.is_compiling()
-        and bool((position_ids < 0).any())
+        and position_ids.numel()
+        and int(position_ids.min()) < 0
     ):
         raise ArgumentError(
             f"`position_ids` must not be negative, but contain {int(position_ids.min())}."

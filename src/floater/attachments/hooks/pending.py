@@ -134,8 +134,8 @@ class PendingEncodings:
         """
         if hidden.shape[1] != 1 or self._encodings is not None:
             return False
-        points = self._context.plain_points(self._stack)
-        self.filled = bool(points) and self.encodings(hidden).fill_all(points, hidden)
+        slots = self._context.step_slots(self._stack)
+        self.filled = slots is not None and self.encodings(hidden).fill_all(slots, hidden)
         return self.filled
 
     def turned(self, hidden: Tensor) -> TurnedPhases:
