@@ -104,7 +104,8 @@ class StepSlots:
             kind = [point for point in points if point.grouped == queries]
             slots: list[Any] = [point.projection.slot for point in kind]  # type: ignore[union-attr]
             sites = [point.first_site for point in kind]
-            self._kinds.append((queries, torch.tensor(sites), sites, slots))
+            index = torch.tensor(sites, device="cpu")
+            self._kinds.append((queries, index, sites, slots))
 
     def fill(self, encodings: RowEncodings) -> None:
         """Give every projection the encoding of its site."""
