@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -260,11 +260,17 @@ def check_hashes(folder: Path, error: type[FloaterError], advice: str) -> None:
             )
 
 
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 text file, plain or .gz, without line endings."""
+def iterate_lines(path: Path) -> Iterator[str]:
+    """Read a UTF-8 text file, plain or .gz, line by line, without line endings."""
+    count = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data: bytes = file.read()
+            for number, raw in enumerate(file, 1):
+                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                if not line:
+                    continue  # the file holds nothing but a byte order mark
+                count = number
+                yield _decoded(line, path, number).removesuffix("\n").removesuffix("\r")
     except FileNotFoundError:
         raise DataError(f"{path} must be a text file, but there is none; check the path.") from None
     except IsADirectoryError:
@@ -273,24 +279,26 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(
             f"{path} must be gzip by its name, but cannot be unpacked: {error}."
         ) from None
-    data = data.removeprefix(codecs.BOM_UTF8)
+    if not count:
+        raise DataError(f"{path} must hold at least one line, but is empty.")
+
+
+def _decoded(line: bytes, path: Path, number: int) -> str:
     try:
-        text = data.decode("utf-8")
+        return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line}: must be UTF-8, but holds the byte 0x{data[error.start]:02x}; "
+            f"{path}, line {number}: must be UTF-8, but holds the byte 0x{line[error.start]:02x}; "
             "convert the file (iconv -t utf-8)."
         ) from None
-    lines = text.split("\n")  # not splitlines: a text may hold other separators
-    if lines and not lines[-1]:
-        lines.pop()
-    if not lines:
-        raise DataError(f"{path} must hold at least one line, but is empty.")
-    return [line.removesuffix("\r") for line in lines]
 
 
-def digest(lines: list[str]) -> str:
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a UTF-8 text file, plain or .gz, without line endings."""
+    return list(iterate_lines(path))
+
+
+def digest(lines: Iterable[str]) -> str:
     """SHA-256 of lines of text."""
     sha256 = hashlib.sha256()
     for line in lines:

@@ -107,7 +107,7 @@ def test_documents_of_a_json_lines_file_keep_their_line_breaks(tmp_path: Path) -
     documents = ["the dog\n\nruns", "a cat"]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": entry}) + "\n" for entry in documents))
-    assert read_text((path,)).lines == documents
+    assert list(read_text((path,)).lines) == documents
     path.write_text('{"text": "a"}\n{"words": "b"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl, line 2: must have `text`, but has words"):
         read_text((path,))

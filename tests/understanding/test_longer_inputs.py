@@ -20,6 +20,7 @@ from floater.runs.folder import RunFolder
 from floater.tasks.causal_lm.sequences import SkippingSequences
 from floater.tasks.causal_lm.task import CausalConfig, CausalLMTask
 from floater.tasks.compare import compare
+from floater.tasks.language_model.token_rows import TokenRows
 
 from .worlds import causal
 
@@ -104,7 +105,7 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str, tmp_p
 
 
 def skipping(rows: list[np.ndarray], skips: int, seed: int = 0) -> SkippingSequences:
-    return SkippingSequences(rows, context=1, length=10, skips=skips, seed=seed)
+    return SkippingSequences(TokenRows(rows), context=1, length=10, skips=skips, seed=seed)
 
 
 @pytest.mark.parametrize("skips", [1, 3])

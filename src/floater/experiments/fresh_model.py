@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class FreshModel:
     positions: int = 512
     seed: int = 0
 
-    def write(self, folder: Path, lines: Sequence[str]) -> None:
+    def write(self, folder: Path, lines: Iterable[str]) -> None:
         """Write model and tokenizer in the format of Hugging Face.
 
         Args:
@@ -71,7 +71,7 @@ class FreshModel:
         )
 
 
-def learn_tokenizer(lines: Sequence[str], size: int) -> PreTrainedTokenizerFast:
+def learn_tokenizer(lines: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     """Learn a vocabulary of a given size."""
     inner = Tokenizer(models.BPE(unk_token=UNKNOWN))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

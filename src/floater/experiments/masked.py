@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..printing import print_text
 from ..recipes import merge, read
 from ..runs.folder import RunFolder
 from ..runs.results import Cell, Figure, Series, Table
-from ..tasks.language_model.text import from_wikitext, read_text
+from ..tasks.language_model.text import ChangedLines, from_wikitext, read_text
 from ..tasks.masked_lm.task import MaskedLMTask
 from ..tasks.understanding.evaluation import evaluate
 from ..training.process import expecting_long_inputs
@@ -173,11 +174,11 @@ def _set_of(length: int) -> str:
     return f"valid-{length}"
 
 
-def _lines(task: MaskedLMTask) -> Sequence[str]:
+def _lines(task: MaskedLMTask) -> Iterable[str]:
     """The training text."""
     data = task.config.data
     lines = read_text(data.train).lines
-    return [from_wikitext(line, UNKNOWN) for line in lines] if data.wikitext else lines
+    return ChangedLines(lines, partial(from_wikitext, unknown=UNKNOWN)) if data.wikitext else lines
 
 
 def _numbers(first: int, lines: int = 200) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import DataError, brief, first_line
-from ..files import read_lines
+from ..files import iterate_lines, read_lines
 
 T = TypeVar("T")
 _KINDS = {
@@ -24,16 +25,18 @@ def read_json(path: Path) -> Any:
     return _parse("\n".join(read_lines(path)), path, 0)
 
 
-def read_json_lines(path: Path) -> list[tuple[str, Any]]:
+def iterate_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Read a JSON lines file, plain or .gz, as pairs of a location for messages and the content of
     the line; empty lines are skipped.
     """
-    rows = enumerate(read_lines(path), 1)
-    return [
-        (f"{path}, line {number}", _parse(line, path, number - 1))
-        for number, line in rows
-        if line.strip()
-    ]
+    for number, line in enumerate(iterate_lines(path), 1):
+        if line.strip():
+            yield f"{path}, line {number}", _parse(line, path, number - 1)
+
+
+def read_json_lines(path: Path) -> list[tuple[str, Any]]:
+    """Read all of a JSON lines file, as `iterate_json_lines` does."""
+    return list(iterate_json_lines(path))
 
 
 def _parse(text: str, path: Path, lines_before: int) -> Any:

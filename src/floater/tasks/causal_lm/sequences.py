@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import DataError
-from ..language_model.text import Text, pieces, special_tokens, tokens_of_lines, too_little
+from ..language_model.text import (
+    Text,
+    pieces,
+    special_tokens,
+    tokens_of_lines,
+    too_little,
+)
+from ..language_model.token_rows import TokenRows
 
 
 class Sequences(Dataset[dict[str, list[int]]]):
@@ -20,7 +28,7 @@ class Sequences(Dataset[dict[str, list[int]]]):
         context: number of tokens at the start of each sequence that are not predicted.
     """
 
-    def __init__(self, rows: Sequence[np.ndarray], context: int = 1) -> None:
+    def __init__(self, rows: TokenRows, context: int = 1) -> None:
         self._rows, self._context = rows, context
 
     def __len__(self) -> int:
@@ -28,7 +36,7 @@ class Sequences(Dataset[dict[str, list[int]]]):
 
     def lengths(self) -> np.ndarray:
         """Tokens of each sequence."""
-        return np.array([len(row) for row in self._rows])
+        return self._rows.lengths
 
     def __getitem__(self, number: int) -> dict[str, list[int]]:
         tokens = self._rows[number].tolist()
@@ -54,9 +62,7 @@ class SkippingSequences(Sequences):
         seed: of the places.
     """
 
-    def __init__(
-        self, rows: Sequence[np.ndarray], context: int, length: int, skips: int, seed: int
-    ) -> None:
+    def __init__(self, rows: TokenRows, context: int, length: int, skips: int, seed: int) -> None:
         super().__init__(rows, context)
         self._length, self._skips, self._seed = length, skips, seed
         self._epoch = 0
@@ -115,7 +121,7 @@ def sequences(
         apart: each line is a document, begins a sequence and ends with the tokenizer's end token,
             if it adds one; otherwise lines and the line breaks between them are concatenated, and
             every sequence but the last is full.
-        most: return only this many sequences, the first ones.
+        most: return only this many sequences, the first ones; the rest of the text is not read.
         window: tokens of an input, which are parts of a sequence; None for all of them.
         skips: number of places where an input skips tokens of its sequence.
         seed: of these places.
@@ -127,22 +133,24 @@ def sequences(
         raise DataError(
             f"`max_length` must leave room for a token to predict after {context}, but is {length}."
         )
-    lines = tokens_of_lines(text, tokenizer, ending="" if apart else "\n")
-    if apart:
-        documents = [np.concatenate([line, np.array(after, np.int64)]) for line in lines]
-    else:
-        documents = [np.concatenate(lines)] if lines else []
-    rows = [row for tokens in documents for row in _rows(tokens, before, room)]
-    if not rows:
-        raise too_little(text, context + 1 - len(before), sum(map(len, lines)))
+    ending = "" if apart else "\n"
+    lines = tokens_of_lines(text, tokenizer, ending=ending)
+    end = np.array(after, np.int64)
+    documents = ([np.concatenate([line, end])] for line in lines) if apart else [lines]
+    found = (row for document in documents for row in _rows(document, before, room))
+    rows = TokenRows(itertools.islice(found, most))
+    if not len(rows):
+        raise too_little(
+            text, context + 1 - len(before), tokens_of_lines(text, tokenizer, ending=ending)
+        )
     if window is not None:
-        return SkippingSequences(rows[:most], context, window, skips, seed)
-    return Sequences(rows[:most], context)
+        return SkippingSequences(rows, context, window, skips, seed)
+    return Sequences(rows, context)
 
 
-def _rows(tokens: np.ndarray, before: Sequence[int], room: int) -> list[np.ndarray]:
-    """One document as sequences of at most `room` predicted tokens."""
+def _rows(lines: Iterable[np.ndarray], before: Sequence[int], room: int) -> Iterator[np.ndarray]:
+    """One document, the tokens of its lines, as sequences of at most `room` predicted tokens."""
+    if not before:
+        return pieces(lines, room, shared=1)
     start = np.array(before, np.int64)
-    if len(start):
-        return [np.concatenate([start, piece]) for piece in pieces(tokens, room)]
-    return [tokens[first : first + room + 1] for first in range(0, len(tokens) - 1, room)]
+    return (np.concatenate([start, piece]) for piece in pieces(lines, room))

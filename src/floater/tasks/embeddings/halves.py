@@ -207,7 +207,7 @@ def half_inputs(
         seed: of random windows; None to begin at the beginning.
         read_tokens: tokens of a half that are read in all; None for all of its windows.
     """
-    rows = tokens_of_lines(Text(split.texts, split.name), tokenizer)
+    rows = list(tokens_of_lines(Text(split.texts, split.name), tokenizer))
     numbers = np.array([at for at, row in enumerate(rows) if len(row) >= shortest], np.int64)
     chosen = sample(len(numbers), most)
     if chosen is not None:

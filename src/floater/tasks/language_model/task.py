@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -27,7 +28,7 @@ from ..understanding.problem import Batch, Features, Measure, Predictions, forwa
 from ..understanding.resampling import ratio
 from ..understanding.task import UnderstandingTask
 from .config import LanguageModelConfig
-from .text import Text, from_wikitext, read_text
+from .text import ChangedLines, Text, from_wikitext, read_text
 
 B = TypeVar("B", bound=Features)
 
@@ -111,7 +112,8 @@ class LanguageModelTask(UnderstandingTask[Text, B]):
         if not self.config.data.wikitext:
             return split
         unknown = self.unknown_word(tokenizer)
-        return Text([from_wikitext(line, unknown) for line in split.lines], split.name)
+        change = partial(from_wikitext, unknown=unknown)
+        return Text(ChangedLines(split.lines, change), split.name)
 
     def unknown_word(self, tokenizer: PreTrainedTokenizerBase) -> str:
         """What stands for WikiText's unknown words; "" leaves them out."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 
 import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import DataError
-from ..language_model.text import Text, pieces, special_tokens, tokens_of_lines, too_little
+from ..language_model.text import (
+    Text,
+    pieces,
+    special_tokens,
+    tokens_of_lines,
+    too_little,
+)
+from ..language_model.token_rows import TokenRows
 
 _SHORTEST = 4  # tokens of a block; shorter ones give no context to predict from
 
@@ -30,7 +37,7 @@ class Blocks(Dataset[dict[str, list[int]]]):
 
     def __init__(
         self,
-        rows: Sequence[np.ndarray],
+        rows: TokenRows,
         tokenizer: PreTrainedTokenizerBase,
         share: float,
         seed: int,
@@ -59,11 +66,12 @@ class Blocks(Dataset[dict[str, list[int]]]):
 
     def lengths(self) -> np.ndarray:
         """Tokens of each block, including special tokens."""
-        return np.array([len(row) + len(self._before) + len(self._after) for row in self._rows])
+        lengths: np.ndarray = self._rows.lengths + len(self._before) + len(self._after)
+        return lengths
 
     def counts(self, size: int) -> np.ndarray:
         """How often each of the first `size` tokens occurs."""
-        return np.bincount(np.concatenate(self._rows), minlength=size)[:size]
+        return self._rows.counts(size)
 
     def __getitem__(self, number: int) -> dict[str, list[int]]:
         row = self._rows[number]
@@ -85,8 +93,13 @@ class Blocks(Dataset[dict[str, list[int]]]):
 
 
 def cut(
-    text: Text, tokenizer: PreTrainedTokenizerBase, length: int, *, apart: bool = False
-) -> list[np.ndarray]:
+    text: Text,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    *,
+    apart: bool = False,
+    most: int | None = None,
+) -> TokenRows:
     """Cut the tokens of a text into blocks.
 
     Args:
@@ -95,6 +108,7 @@ def cut(
         length: tokens per block, including the special tokens that are added later.
         apart: begin a new block with each line; otherwise lines are concatenated, and every block
             but the last is full.
+        most: return only this many blocks, the first ones; the rest of the text is not read.
 
     Returns:
         The tokens of each block, without special tokens.
@@ -106,8 +120,9 @@ def cut(
             f"{length}."
         )
     encoded = tokens_of_lines(text, tokenizer)
-    sequences = encoded if apart else [np.concatenate(encoded)] if encoded else []
-    rows = [row for tokens in sequences for row in pieces(tokens, room) if len(row) >= _SHORTEST]
-    if not rows:
-        raise too_little(text, _SHORTEST, sum(map(len, encoded)))
+    documents = ([line] for line in encoded) if apart else [encoded]
+    blocks = (block for lines in documents for block in pieces(lines, room))
+    rows = TokenRows(itertools.islice((block for block in blocks if len(block) >= _SHORTEST), most))
+    if not len(rows):
+        raise too_little(text, _SHORTEST, tokens_of_lines(text, tokenizer))
     return rows

@@ -127,9 +127,15 @@ class MaskedLMTask(LanguageModelTask[Blocks]):
     def encode(self, split: Text, tokenizer: PreTrainedTokenizerBase, *, training: bool) -> Blocks:
         settings = self.config.data
         text = self.normal(split, tokenizer)
-        rows = cut(text, tokenizer, self.length(training=training), apart=settings.apart)
+        rows = cut(
+            text,
+            tokenizer,
+            self.length(training=training),
+            apart=settings.apart,
+            most=self.limit(training=training),
+        )
         seed = self.config.seed if training else _VALID_SEED
-        return Blocks(rows[: self.limit(training=training)], tokenizer, settings.share, seed)
+        return Blocks(rows, tokenizer, settings.share, seed)
 
     def targets(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         masked = labels.ne(-100)
