@@ -93,7 +93,10 @@ def test_the_folder_is_a_plain_one(
     expected = WhisperForConditionalGeneration.from_pretrained(source)
     floater.extend(expected, 75, scaling=scaling, learned=False)  # type: ignore[arg-type]
     features = torch.randn(1, 8, 150)
-    assert torch.equal(output(plain, features), output(expected, features))
+    # two fits of waves differ in their last bits
+    torch.testing.assert_close(
+        output(plain, features), output(expected, features), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("whole", [False, True])
