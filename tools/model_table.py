@@ -72,9 +72,10 @@ _NOTES = """
 - **Projections without a bias** (llama, t5 …) take the encoding within their matrix product, like
   those that have one.
 - **Whisper** keeps its fixed length of audio, also with `"replace"`: its encoder itself checks it.
+  `floater.extend` makes it a longer one.
 - **Longer inputs.** `floater.extend` leads rotary models (`sites="phases"`) past the length they
-  were trained on, and models with a table (`sites="table"`; not Whisper, ViT, and DeBERTa without
-  one) past its last row.
+  were trained on, and models with a table (`sites="table"`; not ViT, and DeBERTa without one) past
+  its last row.
 {relative}
 - **Refused, with a reason:** a rotary encoder in a rotary model that keeps its own; codegen's fused
   projection; re-entrant gradient checkpointing; adapters that scale the output of a projection.
@@ -94,6 +95,7 @@ A tiny random model of each row (`tests/attachments`) is checked for all of this
 | saved and loaded, equal to the bit | `test_any_model.py` |
 | relative positions, where they are served: zero vectors, padding, caches | `test_relative.py` |
 | phases of rotary models: fresh, against phases by hand, caches | `test_phases.py` |
+| longer tables: fresh, against tables by hand, merged | `test_tables.py`, `test_whisper.py` |
 | copied, pickled, baked | `test_copies_and_baking.py`, `test_threads.py` |
 
 (1) Sliding windows (gemma, modernbert) and DeBERTa's convolution still depend on the order. With

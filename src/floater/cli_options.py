@@ -61,7 +61,14 @@ PretrainedModel = Annotated[
         help="Folder or hub name of a model with rotary positions or a position table.",
     ),
 ]
-NewLength = Annotated[int, Option(min=2, max=2**24, help="Tokens of the longest inputs.")]
+NewLength = Annotated[
+    int,
+    Option(
+        min=2,
+        max=2**24,
+        help="Tokens of the longest inputs; for Whisper, positions of its encoder, 50 per second.",
+    ),
+]
 ExtendedFolder = Annotated[Path, Option(help="Folder for the extended model.")]
 TrainingText = Annotated[
     list[Path] | None,

@@ -335,11 +335,6 @@ def test_models_without_a_table_are_refused(name: str) -> None:
         floater.extend(make(name), 80)
 
 
-def test_whisper_is_refused_with_the_reason() -> None:
-    with pytest.raises(LayoutError, match="of one length only"):
-        floater.extend(make("whisper"), 80)
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

@@ -153,6 +153,7 @@ def bind(
     settings: Any = getattr(model, "config", None)
     if settings is not None:  # so that every way to save the model saves the description
         setattr(settings, NAME, attached.describe())
+    attached.lengthen_input()
     return attached
 
 

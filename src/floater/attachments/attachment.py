@@ -16,6 +16,7 @@ from ..encoders import (
     PhaseFlowConfig,
     RelativeConfig,
     RotaryConfig,
+    TableFlow,
     TableFlowConfig,
     encoder_kind,
 )
@@ -34,6 +35,7 @@ from .building import (
 from .context import NAME, HookContext
 from .installation import Installation
 from .layouts import Layout, base_of, layout_of
+from .limits import Extension, PositionLimit
 from .merging import merge_table
 from .planning import make_plan
 from .relative_attention import check_relative
@@ -41,7 +43,6 @@ from .site_encoders import SiteEncoders
 from .sites import Sites
 from .token_positions import CustomTimes, check_custom_times
 
-Extension = tuple[int, int]
 ATTACHMENT_FORMAT = 3
 """Version of the saved description. Version 1 had no `rotary`, and its flows had the free pace;
 version 2 had no range of training.
@@ -56,7 +57,6 @@ class Attachment(SiteEncoders):
         rotary_config: settings of the rotary encoder beside it, if any.
         built_in_config: settings of the encoder of built-in positions beside it (the phases of a
             rotary model, a position table), if any.
-        extension: the numbers of positions before and after `extend`, if it was used.
         sites: where encodings are added.
         positions: whether the model's built-in positions are kept or replaced.
         per_stack: whether each stack has its own encoder.
@@ -107,7 +107,6 @@ class Attachment(SiteEncoders):
         )
         self.rotary_config = rotary
         self.built_in_config = None if alone else built_in
-        self.extension: Extension | None = None
         self.sites, self.positions = sites, positions
         self.per_stack, self.indices = per_stack, indices
         self.layout: Layout = layout
@@ -129,6 +128,13 @@ class Attachment(SiteEncoders):
     def context(self) -> HookContext:
         """What hooks know of the model; for internal use."""
         return self._installation.context
+
+    @property
+    def extension(self) -> Extension | None:
+        """The numbers of positions in the model's config before and after `extend`, if it changed
+        them.
+        """
+        return None if self.context.limit is None else self.context.limit.extension
 
     @property
     def encoder(self) -> nn.Module:
@@ -247,15 +253,24 @@ class Attachment(SiteEncoders):
 
     def raise_limit(self, extension: Extension) -> None:
         """Let the model's config name another number of positions, until `detach`."""
-        self.extension = extension
-        self._set_limit(*extension)
+        stack = self.context.built_in_stack()
+        modules = [base_of(holder) for holder in self.context.holders] + [stack.module]
+        self.context.limit = PositionLimit(
+            [getattr(module, "config", None) for module in modules],
+            stack.layout.limit,
+            extension,
+            of_weights=bool(self.layout.frames),
+        )
         self.settings_changed()
 
-    def _set_limit(self, before: int, after: int) -> None:
-        for holder in self.context.holders:
-            settings: Any = getattr(base_of(holder), "config", None)
-            if getattr(settings, "max_position_embeddings", None) == before:
-                settings.max_position_embeddings = after
+    def lengthen_input(self) -> None:
+        """Let a model that takes inputs of one length only take those of its longer table."""
+        encoder = dict(self.encoders.items()).get("table")
+        if self.layout.frames and isinstance(encoder, TableFlow):
+            stack = self.context.built_in_stack()
+            before = getattr(stack.module.config, stack.layout.limit)
+            if before != encoder.longest:
+                self.raise_limit((before, encoder.longest))
 
     def merge(self, length: int | None = None) -> None:
         """Write the longer table of sites="table" into the model itself, and remove the attachment.
@@ -277,8 +292,7 @@ class Attachment(SiteEncoders):
     def detach(self) -> None:
         """Remove the attachment; the model is as it was before `attach`."""
         self._installation.remove()
-        if self.extension is not None:
-            self._set_limit(*reversed(self.extension))
+        self.context.release_limit()
         for holder in self.context.holders:
             attached = current(holder._modules.get(NAME))
             if attached is not None and attached.context is self.context:

@@ -116,17 +116,24 @@ def fit_built_in(config: BuiltIn, base: nn.Module, layout: Layout, padding: int 
         )
     rows = rows[: config.length]
     _check_rows(rows, type(base).__name__)
-    if (
-        config.exact
-        and config.scaling in ("linear", "group")
-        and "decoder" in extended_stacks(layout)
-    ):
+    if config.exact and config.scaling in ("linear", "group"):
+        _check_exact(config, base, layout)
+    return config.fitted_to(rows)
+
+
+def _check_exact(config: TableFlowConfig, base: nn.Module, layout: Layout) -> None:
+    """Refuse a model whose short inputs cannot be told from long ones."""
+    if layout.frames:
+        raise ArgumentError(
+            f"`exact` needs inputs of several lengths with the scaling {config.scaling!r}, but "
+            f"{type(base).__name__} takes those of one length only; choose another scaling."
+        )
+    if "decoder" in extended_stacks(layout):
         raise ArgumentError(
             f"`exact` needs the length of an input before its first token with the scaling "
             f"{config.scaling!r}, but {type(base).__name__} generates one token after the other; "
             "choose another scaling."
         )
-    return config.fitted_to(rows)
 
 
 def _check_rows(rows: Tensor, name: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from ..errors import ArgumentError
 from .adapters import active_module, check_adapters
 from .layouts import Layout
+from .limits import PositionLimit
 from .model_positions import ModelPositions, RelativePositions
 from .projections import PositionedLinear
 from .relative_attention import AttentionSwitch
@@ -35,6 +39,7 @@ class HookContext:
         model_positions: the model's built-in positions, by stack.
         relative_positions: its relative positions that were removed.
         attention: its attention implementation, which was replaced for relative positions; if so.
+        limit: the number of positions in its config, which was changed; if so.
         holders: the model, in a tuple so that it does not become a submodule of its submodule.
     """
 
@@ -53,6 +58,7 @@ class HookContext:
         self.model_positions: dict[str, ModelPositions] = {}
         self.relative_positions: list[RelativePositions] = []
         self.attention: AttentionSwitch | None = None
+        self.limit: PositionLimit | None = None
         self.holders: tuple[nn.Module, ...] = ()
         self._step_slots: dict[str, StepSlots | None] = {}
 
@@ -83,6 +89,13 @@ class HookContext:
     def stack(self, name: str) -> StackSites:
         """The insertion points of a stack."""
         return next(stack for stack in self.plan.stacks if stack.name == name)
+
+    def built_in_stack(self) -> StackSites:
+        """The stack whose built-in positions take encodings."""
+        for stack in self.plan.stacks:
+            if stack.built_in is not None:
+                return stack
+        raise ArgumentError("The model's built-in positions must take encodings, but take none.")
 
     def has_sites(self, stack: str) -> bool:
         """Whether a stack has sites."""
@@ -127,6 +140,25 @@ class HookContext:
             relative.switch.on = enabled
         if self.attention is not None:
             self.attention.set(enabled)
+        if self.limit is not None:
+            self.limit.switch(enabled)
+
+    @contextmanager
+    def own_limit(self) -> Iterator[None]:
+        """Inside, the config names the positions that the weights of the model have."""
+        if self.limit is not None:
+            self.limit.switch(False)
+        try:
+            yield
+        finally:
+            if self.limit is not None:
+                self.limit.switch(self.enabled)
+
+    def release_limit(self) -> None:
+        """Let the config name the number of positions that it named before."""
+        if self.limit is not None:
+            self.limit.release()
+            self.limit = None
 
 
 def _is_plain(point: InsertionPoint) -> bool:

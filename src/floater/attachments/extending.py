@@ -36,11 +36,13 @@ def extend(
     Every frequency of a rotary model gets a clock of its own, which training can slow down (see
     :class:`floater.encoders.PhaseFlow`). A table of learned positions goes on past its last row
     (see :class:`floater.encoders.TableFlow`). Train either on short windows whose positions are
-    skipped at random, `attachment.jitter = floater.TimeJitter(gaps=1, until=length)`.
+    skipped at random, `attachment.jitter = floater.TimeJitter(gaps=1, until=length)`. Whisper takes
+    sound of one length only; its encoder then takes 2·length frames.
 
     Args:
         model: the model; changed in place and restored by `Attachment.detach`.
-        length: number of tokens of the longest inputs.
+        length: number of tokens of the longest inputs; for Whisper, positions of its encoder, of
+            which 50 are a second.
         scaling: where positions start. Of a rotary model: "none", as they are (the default), or one
             of the fixed scalings "linear", "ntk", "yarn" and "log". Of a table: "waves" (the
             default; it goes on as a sum of waves that was fitted to it), "linear" (its rows are
@@ -64,11 +66,6 @@ def extend(
         raise ArgumentError(f"`model` must be a Hugging Face model, but is {brief(model)}.")
     kind = getattr(getattr(model, "config", None), "model_type", None)
     layout = LAYOUTS.get(str(kind))
-    if layout is not None and layout.fixed_length:
-        raise LayoutError(
-            f"`extend` serves models that take inputs of any length, but the encoder of "
-            f"{type(model).__name__} takes those of one length only."
-        )
     if layout is None or not extendable(layout):
         known = ", ".join(name for name, own in LAYOUTS.items() if extendable(own))
         raise LayoutError(

@@ -54,6 +54,7 @@ class StackLayout:
         relative: paths of modules that compute relative positions (a bias of the attention by
             distance), from the stack; they may come beside a table.
         relative_weights: paths of the modules whose weights only these use.
+        limit: name of its number of positions in the config.
     """
 
     path: str
@@ -67,6 +68,7 @@ class StackLayout:
     fused: Arrangement = "parts"
     relative: tuple[str, ...] = ()
     relative_weights: tuple[str, ...] = ()
+    limit: str = "max_position_embeddings"
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,10 @@ class Layout:
     """Self-attention calls transformers' attention interface with a mask and a scale, and has a key
     for every token so far: relative positions can enter there.
     """
-    fixed_length: bool = False
-    """Its encoder takes inputs of one length only."""
+    frames: int = 0
+    """Frames of sound (`input_features`) per position of its encoder, which takes inputs of one
+    length only, that of its table; 0 for a model that takes inputs of any length.
+    """
 
     def padding_of(self, config: Any) -> int | None:
         """Id of the padding token of a model with this config; None if it has none."""
@@ -137,7 +141,9 @@ def _bert_like() -> dict[str, StackLayout]:
     }
 
 
-def _seq2seq(kind: PositionsKind, offset: int = 0) -> dict[str, StackLayout]:
+def _seq2seq(
+    kind: PositionsKind, offset: int = 0, limits: Mapping[str, str] | None = None
+) -> dict[str, StackLayout]:
     return {
         name: StackLayout(
             path=name,
@@ -147,6 +153,7 @@ def _seq2seq(kind: PositionsKind, offset: int = 0) -> dict[str, StackLayout]:
             positions="embed_positions",
             positions_kind=kind,
             positions_offset=offset,
+            limit=(limits or {}).get(name, "max_position_embeddings"),
         )
         for name in ("encoder", "decoder")
     }
@@ -330,7 +337,14 @@ LAYOUTS: dict[str, Layout] = {
         plain_attention=True,
     ),
     "t5": Layout(_t5(), "consecutive"),
-    "whisper": Layout(_seq2seq("learned"), "position_ids", fixed_length=True),
+    "whisper": Layout(
+        _seq2seq(
+            "learned",
+            limits={"encoder": "max_source_positions", "decoder": "max_target_positions"},
+        ),
+        "position_ids",
+        frames=2,
+    ),
     "wav2vec2": Layout(
         {
             "encoder": StackLayout(
@@ -350,11 +364,11 @@ def position_limit(config: Any) -> int | None:
     """Number of positions that a model's built-in positions allow, by its config; None if there is
     no limit.
     """
-    rows = getattr(config, "max_position_embeddings", None)
     layout = LAYOUTS.get(getattr(config, "model_type", ""))
-    if layout is None or not isinstance(rows, int):
+    stack = None if layout is None else next(iter(layout.stacks.values()))
+    rows = getattr(config, StackLayout.limit if stack is None else stack.limit, None)
+    if layout is None or stack is None or not isinstance(rows, int):
         return rows if isinstance(rows, int) else None
-    stack = next(iter(layout.stacks.values()))
     if stack.positions_kind != "learned" or not getattr(config, "position_biased_input", True):
         return None
     if layout.numbering != "padding":

@@ -64,7 +64,8 @@ def from_pretrained(
         )
     hint = "" if included or base is not None else " Pass base=… with the folder of the base."
     saved_base = SavedBase.in_folder(location)
-    model = _load_base(auto_class, location, saved_base, hint, kwargs)
+    own = {} if "config" in kwargs else saved_base.own_limit(description.get("extension"))
+    model = _load_base(auto_class, location, saved_base, hint, {**own, **kwargs})
     _check_base(model, folder, location, base_info, kwargs)
     tensors = read_weights(folder, description)
     try:

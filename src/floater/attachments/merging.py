@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ def merge_table(context: HookContext, encoders: nn.ModuleDict, length: int | Non
     """
     encoder, stack = _mergeable(context, encoders)
     if length is None:
-        length = math.ceil(encoder.config.factor * encoder.length)
+        length = encoder.longest
     if isinstance(length, bool) or not isinstance(length, int) or length < encoder.length:
         raise ArgumentError(
             f"`length` must be at least the {encoder.length} positions of the model's own table, "
@@ -54,9 +53,10 @@ def merge_table(context: HookContext, encoders: nn.ModuleDict, length: int | Non
     grown = nn.Parameter(torch.cat((module.weight[:offset], table)), module.weight.requires_grad)
     more = len(grown) - len(module.weight)
     module.weight, module.num_embeddings = grown, len(grown)
-    settings = {id(config): config for config in _configs(context)}
-    for config in settings.values():
-        config.max_position_embeddings += more
+    context.release_limit()
+    limit = stack.layout.limit
+    for owner in _owners(context, limit):
+        setattr(owner, limit, getattr(owner, limit) + more)
     path = stack.layout.positions.rpartition(".")[0]
     _lengthen_buffers(stack.module.get_submodule(path), more)
 
@@ -80,21 +80,23 @@ def _mergeable(context: HookContext, encoders: nn.ModuleDict) -> tuple[TableFlow
             f"with the scaling {encoder.config.scaling!r} gives short inputs others; use "
             "bake(length)."
         )
-    if len(context.plan.stacks) > 1:
+    stack = context.built_in_stack()
+    if [other.layout.limit for other in context.plan.stacks].count(stack.layout.limit) > 1:
         raise AttachmentError(
             "`merge` needs a model of one stack, but this is an encoder-decoder, whose config has "
             "one number of positions for both; use bake(length)."
         )
-    return encoder, context.plan.stacks[0]
+    return encoder, stack
 
 
-def _configs(context: HookContext) -> list[Any]:
-    configs = [
-        getattr(module, "config", None)
-        for holder in context.holders
-        for module in (holder, base_of(holder))
+def _owners(context: HookContext, limit: str) -> list[Any]:
+    """The configs and stacks that have a number of positions of this name."""
+    holders = [module for holder in context.holders for module in (holder, base_of(holder))]
+    stacks = [stack.module for stack in context.plan.stacks]
+    owners = [*stacks, *(getattr(module, "config", None) for module in (*holders, *stacks))]
+    return [
+        owner for owner in {id(each): each for each in owners}.values() if hasattr(owner, limit)
     ]
-    return [config for config in configs if hasattr(config, "max_position_embeddings")]
 
 
 def _lengthen_buffers(embeddings: nn.Module, more: int) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
+from .layouts import LAYOUTS
+from .table_rows import extended_stacks
+
 _HUB_ARGUMENTS = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
 
 
@@ -72,6 +75,20 @@ class SavedBase:
         ):
             return True
         return CONFIG_MAPPING[self._model_type] in classes
+
+    def own_limit(self, extension: Any) -> dict[str, int]:
+        """Settings of a base whose table has another length than its config names, because the
+        config of a checkpoint is that of a longer table; empty for all others.
+
+        Args:
+            extension: the numbers of positions before and after the extension, if there was one.
+        """
+        layout = LAYOUTS.get(self._model_type or "")
+        before = extension[0] if isinstance(extension, list) and extension else None
+        if layout is None or not layout.frames or not isinstance(before, int):
+            return {}
+        (stack,) = extended_stacks(layout).values()
+        return {stack.limit: before}
 
     def mismatch(self, auto_class: Any) -> str:
         """The error message for a class that does not fit."""

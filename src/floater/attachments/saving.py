@@ -50,7 +50,8 @@ def save_pretrained(model: nn.Module, folder: str | os.PathLike[str], *, base: b
                 for name, tensor in model.state_dict().items()
                 if not name.startswith(f"{NAME}.")
             }
-            model.save_pretrained(staging, state_dict=state)  # type: ignore[operator]
+            with attached.context.own_limit():
+                model.save_pretrained(staging, state_dict=state)  # type: ignore[operator]
         save_file(_tensors(attached), staging / WEIGHTS_FILE)
         config: Any = model.config
         description = {

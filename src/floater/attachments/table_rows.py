@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,8 +21,6 @@ def extended_stacks(layout: Layout) -> dict[str, StackLayout]:
     tables = {
         name: stack for name, stack in layout.stacks.items() if stack.positions_kind == "learned"
     }
-    if layout.fixed_length:
-        return {}
     return {"encoder": tables["encoder"]} if len(tables) > 1 else tables
 
 
@@ -36,15 +33,15 @@ def table_rows(base: nn.Module, layout: Layout, padding: int | None) -> Tensor:
         padding: id of the padding token.
     """
     name = type(base).__name__
-    if layout.fixed_length:
-        raise LayoutError(
-            f'sites="table" needs a model that takes inputs of any length, but the encoder of '
-            f"{name} takes those of one length only."
-        )
     stacks = extended_stacks(layout)
     modules = [
         _module_at(base, f"{stack.path}.{stack.positions}".strip(".")) for stack in stacks.values()
     ]
+    if modules == [None] and len(layout.stacks) > 1:
+        raise LayoutError(
+            f'sites="table" needs a model with its encoder, whose table goes on, but {name} is a '
+            "part of one; pass the whole model."
+        )
     if not modules or not isinstance(weight := getattr(modules[0], "weight", None), Tensor):
         raise LayoutError(
             f'sites="table" needs a model with a table of learned positions that is known by name, '
@@ -113,7 +110,7 @@ class AddedRows:
 
     def _check_length(self, last: Tensor) -> None:
         """Refuse positions past the extension, where several of them would share the last row."""
-        longest = math.ceil(self.encoder.config.factor * self.encoder.length)
+        longest = self.encoder.longest
         if torch.compiler.is_compiling() or not self.encoder.by_input:
             return
         if (found := int(last.max()) + 1) > longest:

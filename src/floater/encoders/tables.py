@@ -137,6 +137,13 @@ class TableFlow(Encoder):
         """Whether an exact input is recognised as a whole, because its positions would change."""
         return self.config.scaling in ("linear", "group")
 
+    @property
+    def longest(self) -> int:
+        """Number of positions of the longest inputs. A factor that was computed from them is
+        rounded, which must not add a position.
+        """
+        return math.ceil(round(self.config.factor * self.length, 6))
+
     @torch.no_grad()
     def fit(self, rows: Tensor) -> None:
         """Fit the waves to a table [length, dim]."""

@@ -29,6 +29,7 @@ from ..tasks.understanding.models import load, load_tokenizer, locate
 from ..training.process import process_settings
 from .extension_figures import TablePath, draw_clocks
 from .sentence_folders import copy_sentence_transformers
+from .sound_folders import SoundFiles
 
 TRAINING = "training"
 """Folder of the runs inside that of an extended model."""
@@ -57,7 +58,7 @@ def extend_model(
 
     Args:
         name: folder or hub name of a model with rotary positions or a position table.
-        length: tokens of the longest inputs.
+        length: tokens of the longest inputs; for Whisper, positions of its encoder.
         out: folder to write.
         text: files to train the positions on; without any, they stay at the scaling.
         valid: held-out files, to measure the loss by position.
@@ -81,8 +82,15 @@ def extend_model(
     where = locate(name)
     settings = _config(where)
     trained = _check_length(settings, name, length)
-    site = "phases" if LAYOUTS[settings.model_type].rotary else "table"
+    layout = LAYOUTS[settings.model_type]
+    site = "phases" if layout.rotary else "table"
     scaling = _check_scaling(scaling, site, name)
+    if layout.frames and text:
+        raise ArgumentError(
+            f"`--text` must be left out for {name}, which reads sound, but is given; extend it with"
+            " floater.extend to train it."
+        )
+    sound = SoundFiles(where, length, layout.frames) if layout.frames else None
     if not text and scaling == "none":
         raise ArgumentError(
             "`--text` (files to train on) must be given with `--scaling none`, but is not; the "
@@ -107,8 +115,9 @@ def extend_model(
         with process_settings(None):
             model = load(_saved_class(settings), where)
             extend(model, length, scaling=scaling, learned=False, trained=trained)  # type: ignore[arg-type]
-            _write(model, where, length, trained, out, console)
-    print_text(console, f"wrote {out}: inputs of up to {length:,} tokens, {trained:,} before")
+            _write(model, where, length, trained, out, console, sound)
+    inputs = f"inputs of {length:,} positions" if sound else f"inputs of up to {length:,} tokens"
+    print_text(console, f"wrote {out}: {inputs}, {trained:,} before")
 
 
 def _check_folders(name: str, out: Path, resume: bool) -> None:
@@ -150,11 +159,19 @@ def _check_run(task: Any, name: str, length: int) -> None:
         raise ArgumentError(f"`--set`: {problem}; leave it out.")
 
 
-def _write(model: Any, where: str, length: int, trained: int, out: Path, console: Console) -> None:
-    """Write the model, its tokenizer and a figure of its positions. A longer table becomes part of
-    the model where its architecture allows it.
+def _write(
+    model: Any,
+    where: str,
+    length: int,
+    trained: int,
+    out: Path,
+    console: Console,
+    sound: SoundFiles | None = None,
+) -> None:
+    """Write the model, its tokenizer (or the files of a model that reads sound) and a figure of its
+    positions. A longer table becomes part of the model where its architecture allows it.
     """
-    tokenizer = _longer_tokenizer(where, length)
+    tokenizer = sound or _longer_tokenizer(where, length)
     attached = attachment(model)
     encoder = None if attached is None else next(iter(attached.encoders.values()))
     if attached is None or not isinstance(encoder, PhaseFlow | TableFlow):

@@ -72,7 +72,7 @@ class TablePath:
         """The table of an extended model."""
         encoder = attached.encoders["table"]
         context = attached.context
-        stack = next(stack for stack in context.plan.stacks if stack.built_in is not None)
+        stack = context.built_in_stack()
         weight = stack.positions_module.weight
         if not isinstance(encoder, TableFlow) or not isinstance(weight, torch.Tensor):
             raise RunError("The attachment must have a position table, but has none.")

@@ -32,6 +32,9 @@ from .lengths import FACTORS_FIELD, ForwardLengths
 POSITIONS_FIELD = "floater_positions"
 """Field of an encoder's output with the positions of its tokens, for the decoder."""
 
+_INPUTS = ("input_ids", "inputs_embeds", "input_features")
+"""Arguments with the input of a stack."""
+
 
 @dataclass
 class BaseModelOutputWithPositions(BaseModelOutput):
@@ -80,7 +83,7 @@ class PendingEncodings:
         if stack == "encoder":
             tables.source = self._own
         self._encodings: StackEncodings | None = None
-        self._arguments = {name: arguments.get(name) for name in ("input_ids", "inputs_embeds")}
+        self._inputs = [arguments.get(name) for name in _INPUTS]
         self.built_in_used = False
         """Whether built-in positions have asked for what is added to them."""
         self.filled = False
@@ -152,10 +155,7 @@ class PendingEncodings:
         encoder = self._encoders.encoders["table"]
         assert stack.built_in is not None
         assert isinstance(encoder, TableFlow)
-        ids, embeddings = self._arguments["input_ids"], self._arguments["inputs_embeds"]
-        # several inputs per example [batch, choices, length] enter the blocks as rows
-        tokens = ids.flatten(0, -2) if isinstance(ids, Tensor) else embeddings
-        assert isinstance(tokens, Tensor)
+        tokens = self._tokens()
         encodings, positions = self.encodings(tokens).rows(stack.built_in)
         return AddedRows(
             encodings,
@@ -166,6 +166,17 @@ class PendingEncodings:
             encoder,
             self._context.table_offset(stack),
         )
+
+    def _tokens(self) -> Tensor:
+        """Something [B, L, …] with an entry for every token of the stack."""
+        ids, embeddings, features = self._inputs
+        if isinstance(ids, Tensor):
+            # several inputs per example [batch, choices, length] enter the blocks as rows
+            return ids.flatten(0, -2)
+        if isinstance(features, Tensor):  # [B, bands, frames]
+            return features[:, 0, :: self._context.layout.frames]
+        assert isinstance(embeddings, Tensor)
+        return embeddings
 
     def _given_rows(self, arguments: dict[str, Any]) -> Tensor | None:
         """The rows of its position table that a caller chose with `position_ids`, in a model whose
