@@ -178,6 +178,40 @@ def test_waves_continue_a_table_that_is_made_of_them() -> None:
     assert (table[200:] - path[200:]).abs().max() < 1e-3 * path.abs().max()
 
 
+def sinusoid(rows: int, dim: int, *, steps: int, in_turn: bool, begin: int = 0) -> Tensor:
+    """A sinusoid whose frequencies fall by 10,000 within a number of steps."""
+    frequencies = 1e4 ** -(torch.arange(dim // 2, dtype=torch.float64) / steps)
+    angles = torch.outer(torch.arange(begin, begin + rows, dtype=torch.float64), frequencies)
+    if in_turn:
+        return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+    return torch.cat((angles.sin(), angles.cos()), 1)
+
+
+@pytest.mark.parametrize("steps", [11, 12])
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize(("begin", "dtype"), [(0, torch.float32), (2, torch.float16)])
+def test_a_sinusoid_goes_on_as_it_began(
+    steps: int, in_turn: bool, begin: int, dtype: torch.dtype
+) -> None:
+    whole = 3 * sinusoid(240, 24, steps=steps, in_turn=in_turn, begin=begin)
+    rows = whole[:80].to(dtype).float()
+    config = floater.TableFlowConfig(factor=3.0, learned=False).fitted_to(rows)
+    assert config.frequencies is not None
+    assert len(config.frequencies) == 12
+    encoder = config.build(1, 24)
+    encoder.fit(rows)
+    found = encoder.all_waves(240)[80:].double()
+    torch.testing.assert_close(found, whole[80:], rtol=0, atol=5e-3)
+
+
+def test_a_table_that_is_almost_a_sinusoid_is_not_one() -> None:
+    rows = sinusoid(80, 24, steps=12, in_turn=False).float()
+    rows[40, 3] += 0.1
+    config = floater.TableFlowConfig(factor=3.0, waves=4).fitted_to(rows)
+    assert config.frequencies is not None
+    assert len(config.frequencies) <= 4
+
+
 def test_waves_of_a_random_table_stay_bounded() -> None:
     torch.manual_seed(0)
     rows = torch.randn(64, 16)

@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..times import check_times
 from .base import Encoder, EncoderConfig
 from .flow import FlowConfig
-from .waves import wave_amplitudes, wave_frequencies, waves
+from .waves import sinusoid, wave_amplitudes, wave_frequencies, waves
 
 TableScaling = Literal["waves", "linear", "group", "cycle", "hierarchy"]
 TABLE_SCALINGS: tuple[TableScaling, ...] = ("waves", "linear", "group", "cycle", "hierarchy")
@@ -36,7 +36,7 @@ class TableFlowConfig(EncoderConfig):
     scaling: TableScaling = "waves"
     """Where positions past the table start, before anything is learned.
 
-    waves: the table goes on as a sum of waves that was fitted to it.
+    waves: the table goes on as a sum of waves that was fitted to it; a sinusoid goes on as it is.
     linear: row i stands at position i·factor, and positions between rows are interpolated.
     group: neighbouring positions, `factor` of them, share a row.
     cycle: the table is repeated.
@@ -55,8 +55,8 @@ class TableFlowConfig(EncoderConfig):
     one path.
     """
     waves: PositiveInt = 10
-    """Number of frequencies of the waves. Seven numbers from 6 to 24 were compared on the last rows
-    of two tables, MiniLM's and granite's; no number is best on both.
+    """Number of frequencies of the waves; a sinusoid has its own. Seven numbers from 6 to 24 were
+    compared on the last rows of two tables, MiniLM's and granite's; no number is best on both.
     """
     hidden: PositiveInt | None = None
     """Width of the hidden layer of the flow's dynamics; default: the size of a row."""
@@ -81,8 +81,12 @@ class TableFlowConfig(EncoderConfig):
             changes["length"] = len(rows)
         if self.frequencies is None and self.scaling == "waves":
             special = _special_rows(len(rows))
-            found = wave_frequencies(rows[special : len(rows) - special], self.waves)
-            changes["frequencies"] = tuple(found)
+            known = sinusoid(rows)
+            changes["frequencies"] = tuple(
+                wave_frequencies(rows[special : len(rows) - special], self.waves)
+                if known is None
+                else known[0]
+            )
         return self.model_copy(update=changes)
 
 
@@ -148,8 +152,12 @@ class TableFlow(Encoder):
     def fit(self, rows: Tensor) -> None:
         """Fit the waves to a table [length, dim]."""
         if self.config.scaling == "waves":
-            special = _special_rows(len(rows))
-            amplitudes = wave_amplitudes(rows, self._frequencies, special)
+            known = sinusoid(rows)
+            if known is not None and known[0] == list(self.config.frequencies or ()):
+                amplitudes = known[1]
+            else:
+                special = _special_rows(len(rows))
+                amplitudes = wave_amplitudes(rows, self._frequencies, special)
             self.amplitudes.copy_(amplitudes.to(self.amplitudes))
 
     def forward(self, times: Tensor) -> Tensor:

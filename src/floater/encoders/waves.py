@@ -13,6 +13,10 @@ _COMPONENTS = 16
 """Principal components of a table that its frequencies are found in."""
 _LAG = 160
 """Longest stretch of rows that frequencies are found in."""
+_LONGEST_WAVE = 1e4
+"""Tokens of a sinusoid's longest wave, over 2π."""
+_ROUNDING = 1e-3
+"""Largest difference of a sinusoid from a table that is stored as float16."""
 _RIDGE = 1e-5
 """Penalty of the squared amplitudes, per row."""
 
@@ -42,6 +46,41 @@ def wave_frequencies(rows: Tensor, count: int) -> list[float]:
     rotation = torch.linalg.lstsq(signal[:-1], signal[1:]).solution
     angles = torch.linalg.eigvals(rotation).angle()
     return sorted(float(angle) for angle in angles if angle > 1e-4)[:count]
+
+
+@torch.no_grad()
+def sinusoid(rows: Tensor) -> tuple[list[float], Tensor] | None:
+    """Return the frequencies of a table that is a sinusoid, in radians per row, and the amplitudes
+    [1 + 2·frequencies, dim] with which it goes on as it began; None for other tables.
+
+    Every dimension of a sinusoid is a wave of one frequency; the frequencies are powers of one
+    another, from 1 down to about 1e-4, as in Vaswani et al. 2017.
+
+    Args:
+        rows: the table [rows, dim].
+    """
+    count, dim = rows.shape
+    half = dim // 2
+    if dim % 2 or half < 2 or count < 4:
+        return None
+    target = rows.detach().cpu().double()
+    places = torch.arange(count, dtype=torch.float64)
+    for steps in (half - 1, half):  # the last frequency is 1e-4, or the one after it would be
+        frequencies = _LONGEST_WAVE ** -(torch.arange(half, dtype=torch.float64) / steps)
+        numbers = torch.arange(half)
+        for owners in (numbers.repeat(2), numbers.repeat_interleave(2)):  # [sin | cos], or in turn
+            own = torch.outer(places, frequencies)[:, owners].T  # [dim, rows]
+            basis = torch.stack((own.cos(), own.sin()), -1)
+            pairs = torch.linalg.lstsq(basis, target.T.unsqueeze(-1)).solution  # [dim, 2, 1]
+            found = (basis @ pairs).squeeze(-1).T
+            if (found - target).abs().max() > _ROUNDING * target.abs().max():
+                continue
+            amplitudes = torch.zeros(1 + 2 * half, dim, dtype=torch.float64)
+            every = torch.arange(dim)
+            amplitudes[1 + owners, every] = pairs[:, 0, 0]
+            amplitudes[1 + half + owners, every] = pairs[:, 1, 0]
+            return frequencies.tolist(), amplitudes
+    return None
 
 
 def waves(places: Tensor, frequencies: Tensor) -> Tensor:
