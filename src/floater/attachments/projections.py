@@ -217,14 +217,14 @@ def _project_onto(fresh: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 
 def _repeated(given: ProjectionInput, batch: int) -> Tensor:
     """A fresh tensor with the bias of every row of a batch: [B, L, out], or [B, L, heads of k,
-    queries, head].
+    queries, head]; in graphs [B·L, out].
 
     `Tensor.repeat` does the same and takes three times as long for tensors of this size. Graphs
     use it, because expansion would fix their lengths.
     """
     if torch.compiler.is_compiling():
         added = given.spread()
-        return added.repeat(batch, 1, 1) if added.dim() == 2 else added.clone()
+        return added.repeat(batch, 1) if added.dim() == 2 else added.flatten(0, 1).clone()
     assert given.added is not None
     heads = given.added if given.grouped is None else given.grouped.heads(given.added)
     inner = heads.shape[-1:] if given.grouped is None else heads.shape[-3:]
@@ -239,7 +239,7 @@ def _flatten_rows(fresh: Tensor, rows: int) -> Tensor:
     everything else here.
     """
     if torch.compiler.is_compiling():
-        return fresh.view(rows, -1)
+        return fresh if fresh.dim() == 2 else fresh.view(rows, -1)
     shape = (rows, fresh.numel() // rows)
     matrix: Tensor = torch.ops.aten._unsafe_view.default(fresh, shape)
     return matrix
