@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import floater
-from floater.encoders import Flow
+from floater.encoders import Flow, path_rotation
 from floater.encoders.path_rotation import PathRotation
 from floater.errors import ArgumentError
 
@@ -143,3 +143,22 @@ def test_weights_are_loaded_without_further_state() -> None:
             nn.init.normal_(weight)
     other.load_state_dict(encoder.state_dict())
     torch.testing.assert_close(other.table(9), encoder.table(9), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_and_real_products_agree_with_their_gradients(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    rotation = PathRotation(6, 0.1)
+    states = torch.randn(5, 2, 6, dtype=dtype, requires_grad=True)
+    times = torch.rand(5, dtype=torch.float64) * 9
+    (phases,) = rotation._angles(times, states)
+    assert phases.is_complex()
+    wished = torch.randn(5, 2, 6, dtype=dtype)
+    angles = [part.unsqueeze(-2) for part in (phases.real, phases.imag)]
+    real = path_rotation._turned(states, *angles)
+    torch.testing.assert_close(rotation(states, times), real, rtol=1e-6, atol=1e-6)
+    (expected,) = torch.autograd.grad((real * wished).sum(), states)
+    (found,) = torch.autograd.grad((rotation(states, times) * wished).sum(), states)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    half = rotation._angles(times, states.detach().bfloat16())
+    assert len(half) == 2  # there are no complex numbers of half precision

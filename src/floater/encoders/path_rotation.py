@@ -40,12 +40,11 @@ class PathRotation:
 
     def __call__(self, states: Tensor, times: Tensor) -> Tensor:
         """Rotate states [*times.shape, sites, dim]."""
-        cosine, sine = (angle.unsqueeze(-2) for angle in self._angles(times, states))
-        return _turned(states, cosine, sine)
+        return _turned(states, *(angle.unsqueeze(-2) for angle in self._angles(times, states)))
 
     def at(self, times: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a function that rotates states [n, dim] of any site at times [n]."""
-        angles: list[tuple[Tensor, Tensor]] = []  # the same for all sites
+        angles: list[tuple[Tensor, ...]] = []  # the same for all sites
 
         def turned(states: Tensor) -> Tensor:
             if not angles:
@@ -54,16 +53,30 @@ class PathRotation:
 
         return turned
 
-    def _angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine [*times.shape, dim/2]."""
+    def _angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """Return cosine and sine [*times.shape, dim/2], as one complex number where these serve."""
         # Phases are float64 whatever the model's type; the CPU computes them for MPS.
         device = like.device if like.device.type != "mps" else torch.device("cpu")
         index = check_times(times).to(device) / self.delta
         angles = index.unsqueeze(-1) * self.frequencies.to(device)
-        return angles.cos().to(like), angles.sin().to(like)
+        cosine, sine = angles.cos().to(like), angles.sin().to(like)
+        return (torch.complex(cosine, sine),) if _has_complex(like) else (cosine, sine)
 
 
-def _turned(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def _has_complex(states: Tensor) -> bool:
+    """Whether complex numbers serve: not in compiled graphs, nor in half precision or on MPS."""
+    full = states.dtype in (torch.float32, torch.float64) and states.device.type != "mps"
+    return full and not torch.compiler.is_compiling()
+
+
+def _turned(states: Tensor, *angles: Tensor) -> Tensor:
+    """Rotate pairs by angles: one complex number, or cosine and sine. One complex product takes a
+    tenth of the time of the real ones.
+    """
+    if len(angles) == 1:
+        pairs = torch.view_as_complex(states.contiguous().unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * angles[0]).flatten(-2)
+    cosine, sine = angles
     first, second = states.unflatten(-1, (-1, 2)).unbind(-1)
     turned = (first * cosine - second * sine, first * sine + second * cosine)
     return torch.stack(turned, -1).flatten(-2)
