@@ -71,7 +71,8 @@ def cost_of(command: Sequence[str]) -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        sys.exit(f"extended.py: {command[1]} failed: {lines[-1] if lines else 'no message'}")
+        problem = lines[-1] if lines else "no message"
+        raise floater.FloaterError(f"`{command[1]} {command[2]}` failed: {problem}")
     # the largest of all children so far: the commands must be run in order of their memory
     peak = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return {"seconds": time.perf_counter() - begun, "peak_bytes": peak}

@@ -100,7 +100,7 @@ class StepSlots:
 
     def __init__(self, points: Sequence[InsertionPoint]) -> None:
         self._kinds = []
-        for queries in {point.grouped for point in points}:
+        for queries in dict.fromkeys(point.grouped for point in points):  # in order, each once
             kind = [point for point in points if point.grouped == queries]
             slots: list[Any] = [point.projection.slot for point in kind]  # type: ignore[union-attr]
             sites = [point.first_site for point in kind]
