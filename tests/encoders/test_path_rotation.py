@@ -151,7 +151,7 @@ def test_complex_and_real_products_agree_with_their_gradients(dtype: torch.dtype
     rotation = PathRotation(6, 0.1)
     states = torch.randn(5, 2, 6, dtype=dtype, requires_grad=True)
     times = torch.rand(5, dtype=torch.float64) * 9
-    (phases,) = rotation._angles(times, states)
+    (phases,) = rotation.angles(times, states)
     assert phases.is_complex()
     wished = torch.randn(5, 2, 6, dtype=dtype)
     angles = [part.unsqueeze(-2) for part in (phases.real, phases.imag)]
@@ -160,5 +160,5 @@ def test_complex_and_real_products_agree_with_their_gradients(dtype: torch.dtype
     (expected,) = torch.autograd.grad((real * wished).sum(), states)
     (found,) = torch.autograd.grad((rotation(states, times) * wished).sum(), states)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-    half = rotation._angles(times, states.detach().bfloat16())
+    half = rotation.angles(times, states.detach().bfloat16())
     assert len(half) == 2  # there are no complex numbers of half precision

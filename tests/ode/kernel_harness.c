@@ -9,8 +9,8 @@ int floater_usable(int width);
 int floater_width(void);
 void floater_pack(const float *, long, long, long, long, float *);
 void floater_mix(const float *, const float *, float *, long, long, long, int);
-void floater_pick_onto(const float *, const int64_t *, float *, float *, long, long, long, long, int, const float *);
-void floater_unpick(const float *, const int64_t *, float *, float *, long, long, long, long, int);
+void floater_pick_turned(const float *, const int64_t *, float *, float *, long, long, long, long, int, float *, const float *);
+void floater_unpick_turned(const float *, const int64_t *, float *, float *, long, long, long, long, int, float *, const float *);
 void floater_forward(const float *, const float *, float *, const float *, const float *, const float *, float *, long, long,
                      long, long, int, int);
 void floater_reverse(const float *, const float *, float *, const float *, float *, float *, float *, const float *,
@@ -63,10 +63,12 @@ int main(int count, char **arguments) {
         for (long i = 0; i < rows; i++) places[i] = i / 4 % 4 * 6;
         floater_mix(numbers(rows * 6, 1), polynomials, mixed, rows, 6, DIM, 1);
         print("mixed", rows, mixed, rows * DIM);
-        floater_pick_onto(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1,
-                          rows % 2 ? numbers(DIM, 1) : 0);
+        float *angles = rows % 3 ? numbers(rows * DIM, 1) : 0, *total = numbers(DIM, 1);
+        floater_pick_turned(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1,
+                            rows % 2 ? numbers(DIM, 1) : 0, angles);
         print("picked", rows, picked, rows * DIM);
-        floater_unpick(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1);
+        floater_unpick_turned(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1, total, angles);
+        print("total", rows, total, DIM);
         print("unpicked", rows, polynomials, 6 * DIM * 4);
     }
     return 0;

@@ -119,24 +119,29 @@ def test_what_has_no_polynomials_is_refused() -> None:
         solution.pieces(1.0)
 
 
-@pytest.mark.skipif(not hasattr(kernel.library(), "floater_pick_onto"), reason="no compiled kernel")
+_with_kernel = pytest.mark.skipif(
+    not hasattr(kernel.library(), "floater_pick_turned"), reason="no compiled kernel"
+)
+
+
+@_with_kernel
 def test_no_bit_depends_on_the_number_of_threads() -> None:
     places = torch.arange(301) // 7 % 9 * 5
     weights, rows, bias = torch.rand(301, 5), torch.randn(45, 112), torch.randn(112)
+    angles = torch.polar(torch.ones(301, 56), torch.randn(301, 56))
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            sums = kernel.pick(weights, places, rows, bias)
-            found.append((sums, kernel.unpick(weights, places, sums, len(rows))))
+            sums = kernel.pick(weights, places, rows, bias, angles)
+            found.append((sums, *kernel.unpick(weights, places, sums, len(rows), angles)))
     finally:
         torch.set_num_threads(before)
-    for sums, back in found[1:]:
-        assert torch.equal(sums, found[0][0])
-        assert torch.equal(back, found[0][1])
+    for other in found[1:]:
+        assert all(torch.equal(ours, first) for ours, first in zip(other, found[0], strict=True))
 
 
-@pytest.mark.skipif(not hasattr(kernel.library(), "floater_pick_onto"), reason="no compiled kernel")
+@_with_kernel
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "terms"), [(16, 5), (64, 4), (112, 1)])
 def test_the_kernel_picks_rows_as_a_matrix_product_does(
@@ -154,13 +159,27 @@ def test_the_kernel_picks_rows_as_a_matrix_product_does(
     torch.set_num_threads(threads)
     try:
         sums = kernel.pick(weights, places, rows)
-        back = kernel.unpick(weights, places, sums, len(rows))
+        back, total = kernel.unpick(weights, places, sums, len(rows))
         alone = kernel.pick(weights[7:8].contiguous(), places[7:8].contiguous(), rows)
         bias = torch.randn(size)
         biased = kernel.pick(weights, places, rows, bias)
+        phases = torch.randn(len(places), size // 2)
+        angles = torch.polar(torch.ones_like(phases), phases)
+        turned = kernel.pick(weights, places, rows, bias, angles)
+        back_turned, _ = kernel.unpick(weights, places, sums, len(rows), angles)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(sums, matrix @ rows)
     torch.testing.assert_close(biased, matrix @ rows + bias)
     torch.testing.assert_close(back, matrix.t() @ sums, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(total, sums.sum(0), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(turned, _turned(matrix @ rows, angles) + bias)
+    expected = matrix.t() @ _turned(sums, angles.conj())
+    torch.testing.assert_close(back_turned, expected, rtol=1e-5, atol=1e-4)
     assert torch.equal(alone, sums[7:8]), "a sum does not depend on its neighbours"
+
+
+def _turned(states: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    first, second = states[:, ::2], states[:, 1::2]
+    pairs = (first * angles.real - second * angles.imag, first * angles.imag + second * angles.real)
+    return torch.stack(pairs, -1).flatten(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -40,20 +38,13 @@ class PathRotation:
 
     def __call__(self, states: Tensor, times: Tensor) -> Tensor:
         """Rotate states [*times.shape, sites, dim]."""
-        return _turned(states, *(angle.unsqueeze(-2) for angle in self._angles(times, states)))
+        return _turned(states, *(angle.unsqueeze(-2) for angle in self.angles(times, states)))
 
-    def at(self, times: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a function that rotates states [n, dim] of any site at times [n]."""
-        angles: list[tuple[Tensor, ...]] = []  # the same for all sites
+    def at(self, times: Tensor) -> RotationAt:
+        """Return the rotation of states of any site at times [n]."""
+        return RotationAt(self, times)
 
-        def turned(states: Tensor) -> Tensor:
-            if not angles:
-                angles.append(self._angles(times, states))
-            return _turned(states, *angles[0])
-
-        return turned
-
-    def _angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    def angles(self, times: Tensor, like: Tensor) -> tuple[Tensor, ...]:
         """Return cosine and sine [*times.shape, dim/2], as one complex number where these serve."""
         # Phases are float64 whatever the model's type; the CPU computes them for MPS.
         device = like.device if like.device.type != "mps" else torch.device("cpu")
@@ -61,6 +52,27 @@ class PathRotation:
         angles = index.unsqueeze(-1) * self.frequencies.to(device)
         cosine, sine = angles.cos().to(like), angles.sin().to(like)
         return (torch.complex(cosine, sine),) if _has_complex(like) else (cosine, sine)
+
+
+class RotationAt:
+    """A rotation at some times [n]: its angles are computed once for all sites."""
+
+    def __init__(self, rotation: PathRotation, times: Tensor) -> None:
+        self._rotation, self._times = rotation, times
+        self._computed: tuple[Tensor, ...] = ()
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Rotate states [n, dim]."""
+        return _turned(states, *self._angles(states))
+
+    def angles(self, like: Tensor) -> Tensor | None:
+        """Return the angles as complex numbers [n, dim/2], where these serve."""
+        return self._angles(like)[0] if _has_complex(like) else None
+
+    def _angles(self, like: Tensor) -> tuple[Tensor, ...]:
+        if not self._computed:
+            self._computed = self._rotation.angles(self._times, like)
+        return self._computed
 
 
 def _has_complex(states: Tensor) -> bool:

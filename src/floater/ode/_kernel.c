@@ -38,6 +38,20 @@ INLINE void store(float *to, v8 value) { *(v8u *)to = value; }
 INLINE v8 all(float value) { return (v8){value, value, value, value, value, value, value, value}; }
 INLINE v8 choose(i8 mask, v8 yes, v8 no) { return (v8)((mask & (i8)yes) | (~mask & (i8)no)); }
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define REORDERED(x, ...) __builtin_shufflevector(x, x, __VA_ARGS__)
+#else
+#define REORDERED(x, ...) __builtin_shuffle(x, (i8){__VA_ARGS__})
+#endif
+
+/* Pairs of x, turned by angles with cosines and sines (c0, s0, c1, s1, …); back: by the opposite angles. */
+INLINE v8 turned8(v8 x, v8 angles, int back) {
+    v8 cosine = REORDERED(angles, 0, 0, 2, 2, 4, 4, 6, 6), sine = REORDERED(angles, 1, 1, 3, 3, 5, 5, 7, 7);
+    v8 other = REORDERED(x, 1, 0, 3, 2, 5, 4, 7, 6);
+    v8 sign = {-1.0f, 1.0f, -1.0f, 1.0f, -1.0f, 1.0f, -1.0f, 1.0f};
+    return x * cosine + other * (sine * (back ? -sign : sign));
+}
+
 /* tanh: an odd polynomial near zero, 1 - 2/(exp(2|x|) + 1) elsewhere. */
 INLINE v8 tanh8(v8 x) {
     i8 sign = (i8)x & (i8)all(-0.0f);
@@ -477,7 +491,8 @@ typedef struct {
     float *rows;           /* [·, size], with `stride` elements between the starts of rows */
     float *sums;           /* [count, size] */
     long count, depth, size, stride;
-    const float *bias; /* added to every sum [size]; may be null */
+    float *bias;         /* added to every sum [size]; for the transpose, what all sums add up to; may be null */
+    const float *angles; /* cosines and sines that pairs of columns are turned by, before the bias [count, size]; may be null */
 } Pick;
 
 /* The next sums before `end` that take the same rows, at most 4. */
@@ -487,27 +502,36 @@ INLINE int alike(const Pick *p, long n, long end) {
     return count;
 }
 
-/* R sums that take the same rows: sums[n + r] = bias + sum_k weights[n + r, k] · rows[places[n] + k], over some columns. */
+/* R sums that take the same rows: sums[n + r] = bias + turned(sum_k weights[n + r, k] · rows[places[n] + k]), over some columns. */
 #define PICK(R)                                                                                                         \
     INLINE void pick##R(const Pick *p, long n, long first, long last) {                                                 \
         const float *weights = p->weights + n * p->depth, *rows = p->rows + p->places[n] * p->stride;                   \
         for (long i = first; i < last; i += 8) {                                                                        \
-            v8 sum[R], begin = p->bias ? load(p->bias + i) : all(0.0f);                                                 \
-            for (int r = 0; r < R; r++) sum[r] = begin;                                                                 \
+            v8 sum[R], bias = p->bias ? load(p->bias + i) : all(0.0f);                                                  \
+            for (int r = 0; r < R; r++) sum[r] = p->angles ? all(0.0f) : bias;                                          \
             for (long k = 0; k < p->depth; k++) {                                                                       \
                 v8 row = load(rows + k * p->stride + i);                                                                \
                 for (int r = 0; r < R; r++) sum[r] += all(weights[r * p->depth + k]) * row;                             \
             }                                                                                                           \
+            if (p->angles)                                                                                              \
+                for (int r = 0; r < R; r++) sum[r] = turned8(sum[r], load(p->angles + (n + r) * p->size + i), 0) + bias;\
             for (int r = 0; r < R; r++) store(p->sums + (n + r) * p->size + i, sum[r]);                                 \
         }                                                                                                               \
     }                                                                                                                   \
-    /* The transpose: rows[places[n] + k] += sum_r weights[n + r, k] · sums[n + r]. */                                  \
+    /* The transpose: rows[places[n] + k] += sum_r weights[n + r, k] · turned back(sums[n + r]). */                     \
     INLINE void unpick##R(const Pick *p, long n, long first, long last, float *out, long stride) {                      \
         const float *weights = p->weights + n * p->depth;                                                               \
         float *rows = out + p->places[n] * stride;                                                                      \
         for (long i = first; i < last; i += 8) {                                                                        \
             v8 sum[R];                                                                                                  \
             for (int r = 0; r < R; r++) sum[r] = load(p->sums + (n + r) * p->size + i);                                 \
+            if (p->bias) {                                                                                              \
+                v8 total = load(p->bias + i);                                                                           \
+                for (int r = 0; r < R; r++) total += sum[r];                                                            \
+                store(p->bias + i, total);                                                                              \
+            }                                                                                                           \
+            if (p->angles)                                                                                              \
+                for (int r = 0; r < R; r++) sum[r] = turned8(sum[r], load(p->angles + (n + r) * p->size + i), 1);       \
             for (long k = 0; k < p->depth; k++) {                                                                       \
                 float *at = rows + k * stride + i - first;                                                              \
                 v8 row = load(at);                                                                                      \
@@ -610,16 +634,16 @@ void floater_mix(const float *weights, const float *rows, float *out, long count
     run(&job.team);
 }
 
-/* Sums of rows times weights, onto a bias; a new name, so that an old library is not called with it. */
-void floater_pick_onto(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
-                  long stride, int threads, const float *bias) {
-    Pick job = {{0, 0, size, size, 0, threads, 0, pick}, weights, places, rows, sums, count, depth, size, stride, bias};
+/* Sums of rows times weights, turned and onto a bias; new names, so that an old library is not called with these arguments. */
+void floater_pick_turned(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
+                         long stride, int threads, float *bias, const float *angles) {
+    Pick job = {{0, 0, size, size, 0, threads, 0, pick}, weights, places, rows, sums, count, depth, size, stride, bias, angles};
     run(&job.team);
 }
 
-void floater_unpick(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
-                    long stride, int threads) {
-    Pick job = {{0, 0, size, size, 0, threads, 0, unpick}, weights, places, rows, sums, count, depth, size, stride, 0};
+void floater_unpick_turned(const float *weights, const int64_t *places, float *rows, float *sums, long count, long depth, long size,
+                           long stride, int threads, float *bias, const float *angles) {
+    Pick job = {{0, 0, size, size, 0, threads, 0, unpick}, weights, places, rows, sums, count, depth, size, stride, bias, angles};
     run(&job.team);
 }
 

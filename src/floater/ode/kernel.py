@@ -117,32 +117,49 @@ def picks(rows: Tensor) -> bool:
         and rows.shape[1] % PANEL == 0
         and rows.numel() > 0
         and rows.stride(1) == 1
-        and hasattr(library(), "floater_pick_onto")
+        and hasattr(library(), "floater_pick_turned")
     )
 
 
-def pick(weights: Tensor, places: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute sums [n, size], each of the m rows from its place on, times its weights [n, m], plus
-    a contiguous bias [size] if there is one.
+def pick(
+    weights: Tensor,
+    places: Tensor,
+    rows: Tensor,
+    bias: Tensor | None = None,
+    angles: Tensor | None = None,
+) -> Tensor:
+    """Compute sums [n, size], each of the m rows from its place on, times its weights [n, m].
 
-    A sum does not depend on the others.
+    Pairs of their columns are turned by the angles of complex numbers of size 1 [n, size / 2] if
+    there are any; then a contiguous bias [size] is added if there is one. A sum does not depend on
+    the others.
     """
     sums = rows.new_empty(len(places), rows.shape[1])
-    onto = ctypes.c_void_p() if bias is None else address(bias)
-    _pick("floater_pick_onto", weights, places, rows, sums, onto)
+    _pick("floater_pick_turned", weights, places, rows, sums, bias, angles)
     return sums
 
 
-def unpick(weights: Tensor, places: Tensor, sums: Tensor, count: int) -> Tensor:
-    """Compute the transpose of `pick`: from the cotangents of sums, those of `count` rows."""
-    rows = sums.new_zeros(count, sums.shape[1])
-    _pick("floater_unpick", weights, places, rows, sums.contiguous())
-    return rows
+def unpick(
+    weights: Tensor, places: Tensor, sums: Tensor, count: int, angles: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute the transpose of `pick`: from the cotangents of sums, those of `count` rows and of
+    the bias.
+    """
+    rows, bias = sums.new_zeros(count, sums.shape[1]), sums.new_zeros(sums.shape[1])
+    _pick("floater_unpick_turned", weights, places, rows, sums.contiguous(), bias, angles)
+    return rows, bias
 
 
 def _pick(
-    name: str, weights: Tensor, places: Tensor, rows: Tensor, sums: Tensor, *more: ctypes.c_void_p
+    name: str,
+    weights: Tensor,
+    places: Tensor,
+    rows: Tensor,
+    sums: Tensor,
+    bias: Tensor | None,
+    angles: Tensor | None,
 ) -> None:
     pointers = map(address, (weights, places, rows, sums))
     sizes = map(ctypes.c_long, (*weights.shape, sums.shape[1], rows.stride(0)))
+    more = (ctypes.c_void_p() if given is None else address(given) for given in (bias, angles))
     getattr(loaded(), name)(*pointers, *sizes, torch.get_num_threads(), *more)

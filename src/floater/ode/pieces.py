@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,18 @@ from torch.nn import functional as F
 
 from .gradient_method import apply
 from .kernel import pick, picks, unpick
+
+
+class Turn(Protocol):
+    """Applied to states: turns pairs of their columns."""
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Turn states [n, width]."""
+
+    def angles(self, like: Tensor) -> Tensor | None:
+        """Return complex numbers of size 1 [n, width / 2] with the angles of the pairs, of the type
+        and on the device of real numbers; None if complex numbers do not serve there.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +40,13 @@ class Pieces:
             beginning of a step and 1 at its end.
         grid: times at which the steps begin and end [steps + 1].
         lengths: lengths of the steps [steps].
-        turned: for times [n], a function that is applied to the states [n, width] there.
+        turned: for times [n], what is applied to the states [n, width] there.
     """
 
     coefficients: Tensor
     grid: NDArray[np.float64]
     lengths: NDArray[np.float64]
-    turned: Callable[[Tensor], Callable[[Tensor], Tensor]] | None = None
+    turned: Callable[[Tensor], Turn] | None = None
 
     @property
     def end(self) -> float:
@@ -64,25 +76,27 @@ class PiecewiseTimes:
         places: number of the first coefficient of each time's polynomial, if those of all are one
             matrix [steps · (degree + 1), …].
         powers: 1, θ, θ² … [n, degree + 1].
-        turned: a function that is applied to the states [n, width].
+        turned: what is applied to the states [n, width].
     """
 
     places: Tensor
     powers: Tensor
-    turned: Callable[[Tensor], Tensor] | None = None
+    turned: Turn | None = None
 
     def states(self, coefficients: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the states [n, width] of some columns of the coefficients
         [steps · (degree + 1), width], plus a bias [width] of the same type if there is one.
         """
+        angles = None if self.turned is None else self.turned.angles(coefficients)
+        served = picks(coefficients) and (bias is None or bias.is_contiguous())
+        if served and (self.turned is None or angles is not None):
+            return apply(_States, coefficients, bias, angles, self)
         if self.turned is None:
             return self._sums(coefficients, bias)
         states = self.turned(self._sums(coefficients, None))
         return states if bias is None else states + bias
 
     def _sums(self, coefficients: Tensor, bias: Tensor | None) -> Tensor:
-        if picks(coefficients) and (bias is None or bias.is_contiguous()):
-            return apply(_States, coefficients, bias, self)
         terms = torch.arange(self.powers.shape[1], device=self.places.device)
         if bias is not None:  # join the constants: a pass over few rows instead of all states
             constant = (torch.arange(len(coefficients), device=bias.device) % len(terms)).eq(0)
@@ -97,19 +111,21 @@ class PiecewiseTimes:
 
 
 class _States(torch.autograd.Function):
-    """Sums of coefficients times powers, and a bias, by the compiled kernel."""
+    """Sums of coefficients times powers, turned, and a bias, by the compiled kernel in one pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, coefficients: Tensor, bias: Tensor | None, times: PiecewiseTimes
+        ctx: Any,
+        coefficients: Tensor,
+        bias: Tensor | None,
+        angles: Tensor | None,
+        times: PiecewiseTimes,
     ) -> Tensor:
-        ctx.times, ctx.count = times, len(coefficients)
-        return pick(times.powers, times.places, coefficients, bias)
+        ctx.times, ctx.angles, ctx.count = times, angles, len(coefficients)
+        return pick(times.powers, times.places, coefficients, bias, angles)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         times: PiecewiseTimes = ctx.times
-        rows = unpick(times.powers, times.places, gradient, ctx.count)
-        # The first power of every time is 1, so the constants of the steps share out the gradient.
-        bias = rows[:: times.powers.shape[1]].sum(0) if ctx.needs_input_grad[1] else None
-        return rows, bias, None
+        rows, bias = unpick(times.powers, times.places, gradient, ctx.count, ctx.angles)
+        return rows, bias if ctx.needs_input_grad[1] else None, None, None
