@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import Trainer, TrainingArguments
 
 import floater
+from floater.attachments.hooks.lengths import ForwardLengths
 from floater.attachments.jitter import JitterDraws
 from floater.attachments.stack_encodings import StackEncodings
 from floater.attachments.token_positions import IndexRange, TokenPositions
 from floater.errors import ArgumentError, ConfigError
-from floater.training.checkpoints import load_solutions, save_solutions
 
 from .attach_models import MOVING, batch, logits, make
 
@@ -101,16 +102,103 @@ def test_training_equals_a_row_by_row_reference(name: str, rotating: bool) -> No
 def test_evaluation_and_custom_times_are_not_moved() -> None:
     model, inputs = make("bert"), batch("bert")
     attached = floater.attach(model, MOVING)
+    plain = logits(model, inputs)
+    attached.jitter = floater.TimeJitter(stretch=4.0)
+    assert torch.equal(logits(model, inputs), plain)
+    model.train()
+    moved = logits(model, inputs)
+    assert (moved - plain).abs().max() > 1e-3
+    assert not torch.equal(logits(model, inputs), moved)
+    with attached.at(0.1 * torch.arange(11, dtype=torch.float64)):
+        torch.testing.assert_close(logits(model, inputs), plain, rtol=1e-4, atol=1e-4)
+    drawn_before = attached.draws.count
     with torch.no_grad():
-        plain = logits(model, inputs)
-        attached.jitter = floater.TimeJitter(stretch=4.0)
-        assert torch.equal(logits(model, inputs), plain)
-        model.train()
-        moved = logits(model, inputs)
-        assert (moved - plain).abs().max() > 1e-3
-        assert not torch.equal(logits(model, inputs), moved)
-        with attached.at(0.1 * torch.arange(11, dtype=torch.float64)):
-            torch.testing.assert_close(logits(model, inputs), plain, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits(model, inputs), plain)
+    assert attached.draws.count == drawn_before
+
+
+@pytest.mark.parametrize("name", ["llama", "marian"])
+def test_generation_in_train_mode_is_that_of_evaluation(name: str) -> None:
+    model, inputs = make(name), batch(name)
+    attached = floater.attach(model, MOVING, jitter=floater.TimeJitter(stretch=4.0, local=0.3))
+    settings: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "num_beams": 2}
+    prompt = {"input_ids": inputs["input_ids"].clamp(min=3)}
+    expected = model.generate(**prompt, **settings)
+    model.train()
+    assert torch.equal(model.generate(**prompt, **settings), expected)
+    assert attached.draws.count == 0
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+@pytest.mark.parametrize(
+    "jitter",
+    [
+        floater.TimeJitter(stretch=4.0, offset=3.0),
+        floater.TimeJitter(stretch=4.0, share=0.5, gaps=2, until=99),
+        floater.TimeJitter(stretch=4.0, local=0.4),
+    ],
+)
+def test_an_encoder_that_is_called_first_shares_its_draw(
+    jitter: floater.TimeJitter, tuples: bool
+) -> None:
+    model, inputs = make("marian").double(), batch("marian")
+    floater.attach(model, MOVING, positions="replace", jitter=jitter)
+    model.train()
+    moved: list[dict[str, Any]] = []
+    settle = ForwardLengths.settle
+
+    def spy(self: ForwardLengths, own: Any, source: Any, *more: Any, **named: Any) -> Any:
+        moved.append({"own": own, "source": source})
+        return settle(self, own, source, *more, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForwardLengths, "settle", spy)
+        encoded = model.get_encoder()(inputs["input_ids"], inputs["attention_mask"])
+        given: Any = (encoded[0],) if tuples else encoded
+        targets = inputs["decoder_input_ids"]
+        masks = {"attention_mask": inputs["attention_mask"]}
+        model(encoder_outputs=given, decoder_input_ids=targets, **masks).logits.sum().backward()
+    first, second = moved
+    source = first["own"].times.view(len(targets), -1)
+    assert torch.equal(second["source"].times.view(len(targets), -1), source)
+    if not jitter.local and not jitter.gaps:  # then a row has one distance between its tokens
+        target = second["own"].times.view(targets.shape)
+        torch.testing.assert_close(target[:, 0], source[:, 0])
+        torch.testing.assert_close(target.diff(dim=1)[:, 0], source.diff(dim=1)[:, 0])
+
+
+@pytest.mark.parametrize(("name", "accumulate"), [("bert", 1), ("llama", 2), ("marian", 1)])
+def test_transformers_own_trainer_resumes_to_the_same_bits(
+    name: str, accumulate: int, tmp_path: Path
+) -> None:
+    inputs = batch(name)
+    ids = inputs["input_ids"].clamp(min=3)
+    rows = [{"input_ids": row, "labels": row} for row in ids.repeat(4, 1)]
+    jitter = floater.TimeJitter(stretch=4.0, offset=2.0, local=0.2, share=0.7)
+
+    def trained(resume: str | None) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model = make(name)
+        floater.attach(model, MOVING, positions="replace", jitter=jitter)
+        arguments = TrainingArguments(
+            str(tmp_path),
+            max_steps=4,
+            save_steps=2,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=accumulate,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            seed=7,
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows)  # type: ignore[arg-type]
+        trainer.train(resume_from_checkpoint=resume)
+        return dict(model.state_dict())
+
+    whole = trained(None)
+    resumed = trained(str(tmp_path / "checkpoint-2"))
+    assert whole.keys() == resumed.keys()
+    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
 
 
 def test_the_global_random_state_is_left_alone_and_a_seed_determines_the_draws() -> None:
@@ -143,8 +231,9 @@ def test_gradients_are_exact() -> None:
     for step in (1e-5, -1e-5):
         with torch.no_grad():
             encoder.dynamics.second.weight += step * direction
-            attached.draws = copy.deepcopy(start)
-            values.append(float(logits(model, inputs).square().mean()))
+        attached.draws = copy.deepcopy(start)
+        values.append(float(logits(model, inputs).detach().square().mean()))
+        with torch.no_grad():
             encoder.dynamics.second.weight -= step * direction
     assert abs((values[0] - values[1]) / 2e-5 - slope) < 1e-4 * abs(slope) + 1e-7
 
@@ -177,12 +266,24 @@ def test_jitter_is_saved_with_the_model_and_continued_after_a_checkpoint(tmp_pat
     model.train()
     again.train()
     logits(model, inputs)
-    save_solutions(model, tmp_path / "solutions.safetensors")
-    load_solutions(again, tmp_path / "solutions.safetensors")
+    again.load_state_dict(model.state_dict())
     assert torch.equal(logits(model, inputs), logits(again, inputs))
-    load_solutions(again, tmp_path / "nothing.safetensors")
-    assert attached.draws.state() != {}
-    assert loaded.draws.state() == {}
+    weights = {name: value for name, value in model.state_dict().items() if "draws" not in name}
+    again.load_state_dict(weights)  # saved before draws were part of the weights
+    assert loaded.draws.count == attached.draws.count
+    floater.save_pretrained(model, tmp_path / "trained")
+    fresh = floater.attachment(floater.from_pretrained(type(model), tmp_path / "trained"))
+    assert fresh is not None
+    assert fresh.draws.count == 0
+
+
+def test_large_seeds_survive_a_checkpoint() -> None:
+    jitter, draws, again = floater.TimeJitter(stretch=4.0), JitterDraws(), JitterDraws()
+    with torch.random.fork_rng():
+        torch.manual_seed(2**64 - 5)
+        draws.next(jitter, 3)
+    again.load_state_dict(draws.state_dict())
+    assert torch.equal(draws.next(jitter, 3).of_rows(), again.next(jitter, 3).of_rows())
 
 
 def test_jitter_that_cannot_be_is_refused() -> None:

@@ -4,13 +4,14 @@ longer inputs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
 import torch.distributed
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import Config
 from ..errors import ConfigError
@@ -21,14 +22,15 @@ class TimeJitter(Config):
     """Random times while training; each row of a batch has a draw of its own.
 
     A token at position i stands at Δ·(offset + skipped + stretch·(i + shift)). The two sides of an
-    encoder-decoder share offset and stretch. In evaluation tokens stand at i·Δ.
+    encoder-decoder share offset and stretch. In evaluation, and where gradients are disabled,
+    tokens stand at i·Δ.
     """
 
-    stretch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    stretch: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)] = 1.0
     """Largest factor by which the distance between tokens grows; factors from 1 up are drawn
     log-uniformly.
     """
-    offset: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    offset: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     """Largest offset of a row, in tokens."""
     local: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """Largest shift of a single token, to either side, in tokens. The order of tokens stays."""
@@ -50,49 +52,95 @@ class TimeJitter(Config):
             )
 
 
-class JitterDraws:
+class JitterDraws(nn.Module):
     """The sequence of draws of an attachment: independent of the global random state, and
     determined by a seed and the number of draws so far.
+
+    Both are a buffer, so that a run resumed from any checkpoint of the model continues the
+    sequence. All processes have the same seed; each draws by its own number.
     """
 
+    numbers: Tensor
+
     def __init__(self) -> None:
-        self._seed: int | None = None
-        self._count = 0
+        super().__init__()
+        self._seed, self._count = 0, 0
+        self.register_buffer("numbers", self._as_tensor())
 
-    def next(self, jitter: TimeJitter, rows: int) -> JitterDraw:
-        """Draw for the rows of a batch."""
-        if self._seed is None:
-            rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-            self._seed = _mixed(torch.initial_seed() + rank)
+    def _as_tensor(self) -> Tensor:
+        # seeds have 64 bits without a sign
+        seed = self._seed - 2**64 if self._seed >= 2**63 else self._seed
+        return torch.tensor((seed, self._count), dtype=torch.int64)
+
+    @property
+    def count(self) -> int:
+        """Number of draws so far."""
+        return self._count
+
+    def next(self, jitter: TimeJitter, rows: int, shared: Tensor | None = None) -> JitterDraw:
+        """Draw for the rows of a batch; `shared` is that of :class:`JitterDraw`."""
+        if not self._count:
+            self._seed = torch.initial_seed() % 2**64
         self._count += 1
-        return JitterDraw(jitter, rows, _mixed(self._seed + self._count))
+        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        return JitterDraw(jitter, rows, _mixed(_mixed(self._seed + rank) + self._count), shared)
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint needs so that a resumed run continues the sequence."""
-        if self._seed is None:
-            return {}
-        return {"seed": torch.tensor(self._seed), "count": torch.tensor(self._count)}
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        """Write the numbers only here: a forward pass has no work on a device for them."""
+        if self.numbers.device.type != "meta":
+            self.numbers = self._as_tensor().to(self.numbers.device)
+        super()._save_to_state_dict(*arguments)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Continue the sequence that :meth:`state` described; from its start if that was empty."""
-        self._seed = int(state["seed"]) if state else None
-        self._count = int(state["count"]) if state else 0
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        """Continue the sequence of the weights; accept weights that have none."""
+        if f"{prefix}numbers" not in state_dict:
+            return
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        if self.numbers.device.type != "meta":
+            seed, count = self.numbers.tolist()
+            self._seed, self._count = seed % 2**64, count
 
 
 class JitterDraw:
-    """One draw for the rows of a batch, for all stacks of a forward pass."""
+    """One draw for the rows of a batch, for all stacks of a forward pass.
 
-    def __init__(self, jitter: TimeJitter, rows: int, seed: int) -> None:
+    Args:
+        jitter: what is drawn.
+        rows: number of rows.
+        seed: of the draw.
+        shared: what :meth:`of_rows` of another draw returned: offsets, stretches and skipped
+            positions of the same rows. Only the shifts of single tokens are then drawn anew.
+    """
+
+    def __init__(
+        self, jitter: TimeJitter, rows: int, seed: int, shared: Tensor | None = None
+    ) -> None:
         self._jitter = jitter
         self._generator = torch.Generator().manual_seed(seed)
-        offset, stretch, moved = self._uniform(3, rows)
+        drawn = self._drawn(rows) if shared is None else shared.cpu()
+        columns: tuple[Tensor, ...] = drawn.split((1, 1, 1, jitter.gaps, jitter.gaps), 1)
+        self._offset, self._stretch, self._local, self._cuts, self._skipped = columns
+
+    def _drawn(self, rows: int) -> Tensor:
+        jitter = self._jitter
+        offset, stretch, moved = self._uniform(3, rows).unsqueeze(-1)
         is_moved = moved < jitter.share
-        self._offset = torch.where(is_moved, jitter.offset * offset, 0.0).unsqueeze(1)
-        self._stretch = torch.where(is_moved, jitter.stretch**stretch, 1.0).unsqueeze(1)
-        self._local = torch.where(is_moved, jitter.local, 0.0).unsqueeze(1)
         cuts, skipped = self._uniform(2, rows, jitter.gaps).sort(-1).values
-        self._cuts = cuts
-        self._skipped = torch.where(is_moved.unsqueeze(1), skipped, 0.0)
+        columns = (
+            torch.where(is_moved, jitter.offset * offset, 0.0),
+            torch.where(is_moved, jitter.stretch**stretch, 1.0),
+            torch.where(is_moved, jitter.local, 0.0),
+            cuts,
+            torch.where(is_moved, skipped, 0.0),
+        )
+        return torch.cat([column.to(torch.float64) for column in columns], 1)
+
+    def of_rows(self) -> Tensor:
+        """What was drawn for each row [rows, …], for another call that has the same rows."""
+        columns = (self._offset, self._stretch, self._local, self._cuts, self._skipped)
+        return torch.cat(columns, 1)
 
     def last(self, length: int, delta: float) -> float:
         """No token of rows of this length stands at a later time."""

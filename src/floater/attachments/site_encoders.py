@@ -307,21 +307,43 @@ class ForwardTables:
 
     def __init__(self, encoders: SiteEncoders, length: int = 0) -> None:
         self._encoders, self._length = encoders, length
+        # here, because blocks may be entered in a checkpoint, which disables gradients at first
+        self._has_gradients = torch.is_grad_enabled()
         self._tables: dict[str, Tensor] | None = None
         self.source: TokenPositions | None = None
         self.moved_source: TokenPositions | None = None
+        self._shared_draw: Tensor | None = None
         self.factors: Tensor | None = None
         self._draw: JitterDraw | None = None
         self._pieces: SitePieces | None = None
 
     def draw(self, rows: int) -> JitterDraw | None:
-        """The random times of this forward pass; None unless it trains with jitter."""
+        """The random times of this forward pass; None unless it trains with jitter. A pass without
+        gradients does not train: `generate` would draw other times for every token.
+        """
         jitter = self._encoders.jitter
-        if jitter is None or not self._encoders.training:
+        if jitter is None or not self._encoders.training or not self._has_gradients:
             return None
         if self._draw is None:
-            self._draw = self._encoders.draws.next(jitter, rows)
+            self._draw = self._encoders.draws.next(jitter, rows, self._shared_draw)
         return self._draw
+
+    def source_draw(self) -> tuple[Tensor, Tensor] | None:
+        """What was drawn for each row [B, …] and the times [B, L] of the encoder's tokens, for a
+        decoder that is called later; None without random times.
+        """
+        moved = self.moved_source
+        if self._draw is None or moved is None or moved.times is None:
+            return None
+        return self._draw.of_rows(), moved.times.view(-1, moved.length)
+
+    def share_draw(self, rows: Tensor | None, times: Tensor | None) -> None:
+        """Take over what :meth:`source_draw` returned when the encoder was called."""
+        if rows is None or times is None:
+            return
+        self._shared_draw = rows
+        index = torch.arange(times.numel()).view(times.shape)
+        self.moved_source = TokenPositions(index, None, times.cpu().flatten(), one_per_token=True)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def at_random_times(self, positions: TokenPositions) -> PieceEncodings | None:

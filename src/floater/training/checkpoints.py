@@ -132,22 +132,12 @@ def state_of(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-_DRAWS = "jitter"
-"""Prefix of the state of random times among the solutions."""
-
-
 def save_solutions(model: nn.Module, path: Path) -> None:
-    """Write the solutions that encoders reuse over several updates (`keep_for`) and the state of
-    their random times (`jitter`), if any.
-    """
+    """Write the solutions that encoders reuse over several updates (`keep_for`), if any."""
     tensors = {}
     for name, flow in _flows(model):
         for key, tensor in flow.kept_state().items():
             tensors[f"{name}.{key}"] = tensor
-    attached = attachment(model)
-    if attached is not None:
-        for key, tensor in attached.draws.state().items():
-            tensors[f"{_DRAWS}.{key}"] = tensor
     if tensors:
         save_file(tensors, path)
 
@@ -155,16 +145,6 @@ def save_solutions(model: nn.Module, path: Path) -> None:
 def load_solutions(model: nn.Module, path: Path) -> None:
     """Restore what `save_solutions` wrote."""
     tensors = load_file(path) if path.exists() else {}
-    attached = attachment(model)
-    if attached is not None:
-        start = f"{_DRAWS}."
-        attached.draws.load_state(
-            {
-                key.removeprefix(start): tensor
-                for key, tensor in tensors.items()
-                if key.startswith(start)
-            }
-        )
     for name, flow in _flows(model):
         start = f"{name}."
         flow.load_kept_state(

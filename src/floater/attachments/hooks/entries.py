@@ -14,7 +14,13 @@ from ..token_positions import cached_length
 from .arguments import ENCODINGS_ARGUMENT, TABLES, EntryHook, ForwardArguments, NewArguments
 from .carrier import Carrier
 from .lengths import FACTORS_FIELD
-from .pending import POSITIONS_FIELD, PendingEncodings, recorded_positions
+from .pending import (
+    DRAW_FIELD,
+    POSITIONS_FIELD,
+    TIMES_FIELD,
+    PendingEncodings,
+    recorded_positions,
+)
 
 
 class ModelEntry(EntryHook):
@@ -36,6 +42,7 @@ class ModelEntry(EntryHook):
         if isinstance(outputs, ModelOutput):
             tables.source = recorded_positions(outputs.get(POSITIONS_FIELD), outputs[0])
             tables.factors = outputs.get(FACTORS_FIELD)
+            tables.share_draw(outputs.get(DRAW_FIELD), outputs.get(TIMES_FIELD))
         return args, {**kwargs, TABLES: tables}
 
 

@@ -31,6 +31,10 @@ from .lengths import FACTORS_FIELD, ForwardLengths
 
 POSITIONS_FIELD = "floater_positions"
 """Field of an encoder's output with the positions of its tokens, for the decoder."""
+DRAW_FIELD, TIMES_FIELD = "floater_draw", "floater_times"
+"""Fields of an encoder's output with what was drawn for its rows (`TimeJitter`), and with the
+random times of its tokens.
+"""
 
 _INPUTS = ("input_ids", "inputs_embeds", "input_features")
 """Arguments with the input of a stack."""
@@ -38,12 +42,15 @@ _INPUTS = ("input_ids", "inputs_embeds", "input_features")
 
 @dataclass
 class BaseModelOutputWithPositions(BaseModelOutput):
-    """An encoder's output with the positions of its tokens, and the factors that compressed their
-    times, if they are. `generate` expands both for beams like any other field.
+    """An encoder's output with the positions of its tokens; the factors that compressed their
+    times, if they are; and their random times while training with jitter. `generate` expands all
+    of them for beams like any other field.
     """
 
     floater_positions: Tensor | None = None
     floater_factors: Tensor | None = None
+    floater_draw: Tensor | None = None
+    floater_times: Tensor | None = None
 
 
 class PendingEncodings:
@@ -80,6 +87,9 @@ class PendingEncodings:
         self._times = context.custom_times
         self._lengths = ForwardLengths(context, encoders, stack, tables, arguments)
         self._source = self._source_positions(arguments)
+        states = arguments.get("encoder_hidden_states")
+        if tables.moved_source is None:
+            tables.share_draw(getattr(states, DRAW_FIELD, None), getattr(states, TIMES_FIELD, None))
         if stack == "encoder":
             tables.source = self._own
         self._encodings: StackEncodings | None = None
@@ -208,8 +218,14 @@ class PendingEncodings:
         if factors is not None:
             factors = factors.to(states.device).expand(states.shape[0])
             setattr(states, FACTORS_FIELD, factors)
+        recorded: dict[str, Any] = {POSITIONS_FIELD: index, FACTORS_FIELD: factors}
+        drawn = self._tables.source_draw()
+        if drawn is not None:
+            for name, value in zip((DRAW_FIELD, TIMES_FIELD), drawn, strict=True):
+                recorded[name] = value
+                setattr(states, name, value)
         return (
-            BaseModelOutputWithPositions(**output, floater_positions=index, floater_factors=factors)
+            BaseModelOutputWithPositions(**output, **recorded)
             if type(output) is BaseModelOutput
             else None
         )
