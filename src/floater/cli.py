@@ -84,6 +84,8 @@ def reproduce(
     keys = [key for key in variants.split(",") if key]
     if variants and not keys:
         raise ArgumentError(f"`--variants` must be names separated by commas, but is {variants!r}.")
+    if len(set(keys)) < len(keys):
+        raise ArgumentError(f"`--variants` must differ from each other, but are {variants}.")
     from .experiments import reproduce as reproductions  # noqa: PLC0415
 
     reproductions.reproduce(
@@ -106,6 +108,8 @@ def _parse_seeds(text: str) -> list[int]:
         raise ArgumentError(
             f"`--seeds` must be integers separated by commas, but is {text!r}."
         ) from None
+    if min(seeds) < 0:
+        raise ArgumentError(f"`--seeds` must not be negative, but are {text}.")
     if len(set(seeds)) < len(seeds):
         raise ArgumentError(f"`--seeds` must differ from each other, but are {text}.")
     return seeds

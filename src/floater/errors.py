@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 
@@ -56,6 +57,21 @@ class RunError(FloaterError, RuntimeError):
 
 class LayoutError(ArgumentError):
     """A model has no sites to attach to, or they do not match the encoder."""
+
+
+def caller_level() -> int:
+    """Return the `stacklevel` with which a warning names the line of the user's program, not one of
+    this package, of torch or of transformers.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
+        "floater",
+        "torch",
+        "transformers",
+        "accelerate",
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class AttachmentError(FloaterError, RuntimeError):

@@ -259,6 +259,7 @@ def test_jitter_is_saved_with_the_model_and_continued_after_a_checkpoint(tmp_pat
     jitter = floater.TimeJitter(stretch=4.0, share=0.5)
     attached = floater.attach(model, MOVING, jitter=jitter)
     floater.save_pretrained(model, tmp_path / "saved")
+    assert "random: `TimeJitter(stretch=4.0, " in (tmp_path / "saved" / "README.md").read_text()
     again: Any = floater.from_pretrained(type(model), tmp_path / "saved")
     loaded = floater.attachment(again)
     assert loaded is not None
@@ -290,11 +291,19 @@ def test_jitter_that_cannot_be_is_refused() -> None:
     model = make("bert")
     with pytest.raises(ArgumentError, match="`jitter` needs an encoder that serves any time"):
         floater.attach(model, floater.LearnedConfig(), jitter=floater.TimeJitter(stretch=2.0))
+    with pytest.raises(ArgumentError, match="but the attachment has a NoPositionConfig"):
+        floater.attach(model, floater.NoPositionConfig(), jitter=floater.TimeJitter(stretch=2.0))
     assert floater.attachment(model) is None
     attached = floater.attach(model, MOVING)
     with pytest.raises(ArgumentError, match="`jitter` must be a TimeJitter or None, but is 3"):
         attached.jitter = 3  # type: ignore[assignment]
-    for wrong in ({"stretch": 0.5}, {"local": 0.5}, {"share": 0.0}, {"offset": -1.0}):
+    for wrong in (
+        {"stretch": 0.5},
+        {"stretch": 1e30},
+        {"local": 0.5},
+        {"share": 0.0},
+        {"offset": -1.0},
+    ):
         with pytest.raises(ConfigError):
             floater.TimeJitter(**wrong)
 

@@ -19,6 +19,7 @@ from floater.attachments.token_positions import IndexRange, TokenPositions
 from floater.errors import ArgumentError, AttachmentError, LengthError, RangeWarning, SavedError
 from floater.files import record_hashes
 
+from . import attach_models
 from .attach_models import MOVING, PAD, VOCABULARY, logits, make
 
 DELTA = MOVING.delta
@@ -149,7 +150,8 @@ def test_the_range_is_saved_and_shown_and_extended_by_more_training(tmp_path: Pa
     step(model, {**padded((9,), 9), **target})
     floater.save_pretrained(model, tmp_path)
     card = (tmp_path / "README.md").read_text()
-    assert "encoder: times up to 0.8 (9 tokens); decoder: times up to 0.5 (6 tokens)" in card
+    assert "encoder: times up to 0.8 (those of 9 tokens); decoder: times up to 0.5" in card
+    assert "| times in training | those of the tokens |" in card
     assert "`compress`" in card
     back: Any = floater.from_pretrained(type(model), tmp_path)
     loaded = floater.attachment(back)
@@ -457,8 +459,9 @@ def test_an_error_names_what_was_used_and_what_was_trained() -> None:
         logits(model, padded((9, 5), 30))  # padding is not an input
         with pytest.raises(
             LengthError,
-            match=r"An input of 13 tokens \(times up to 1.2\) lies past the range of training \(9 "
-            r"tokens, times up to 0.8\); shorten it, train on longer inputs, or choose another",
+            match=r"An input of 13 tokens \(times up to 1.2\) lies past the range of training "
+            r"\(times up to 0.8, those of 9 tokens\); shorten it, train on longer "
+            r"inputs, or choose another",
         ):
             logits(model, padded((13, 5), 13))
         with (
@@ -482,24 +485,42 @@ def test_an_error_names_what_was_used_and_what_was_trained() -> None:
 def test_a_warning_says_once_that_the_range_was_left() -> None:
     model, _ = ranged("bert", 9)
     message = (
-        r"An input of 13 tokens .* \(9 tokens, times up to 0.8\); past it nothing was learned. "
-        r"Train on longer inputs, or train with TimeJitter\(stretch=…\) and choose "
-        r'beyond="compress"\.'
+        r"An input of 13 tokens .* \(times up to 0.8, those of 9 tokens\); past it nothing "
+        r"was learned. Train on longer inputs, or with TimeJitter\(stretch=…\), which "
+        r'beyond="compress" builds on\.'
     )
     with torch.no_grad():
         logits(model, padded((9, 5), 30))
-        with pytest.warns(RangeWarning, match=message):
+        with pytest.warns(RangeWarning, match=message) as caught:
             logits(model, padded((13, 5), 13))
+        assert caught[0].filename == attach_models.__file__, "the line that called the model"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             logits(model, padded((20, 5), 20))
     model, _ = ranged("bert", 9, config=floater.LearnedConfig(max_length=30))
     with torch.no_grad(), pytest.warns(RangeWarning, match=r"Train on longer inputs\.$"):
         logits(model, padded((13, 5), 13))
+    model, attached = ranged("bert", 9)
+    attached.jitter = floater.TimeJitter(stretch=2.0)
+    with torch.no_grad(), pytest.warns(RangeWarning, match=r"with a larger stretch, or choose"):
+        logits(model, padded((13, 5), 13))
     model, _ = ranged("marian", 9, beyond="compress")
     inputs = {**padded((20,), 20), "decoder_input_ids": padded((40,), 40)["input_ids"]}
     with torch.no_grad(), pytest.warns(RangeWarning, match=r"A target of 17 tokens"):
         logits(model, inputs)  # compressed like its source, the target is still too long
+
+
+def test_float32_times_of_training_include_the_same_tokens_later() -> None:
+    for length in range(2, 60):
+        model = make("bert")
+        attached = floater.attach(model, MOVING, positions="replace", beyond="error")
+        model.train()
+        with attached.at(torch.arange(length) * 0.1):
+            logits(model, padded((length,), length))
+        model.eval()
+        logits(model, padded((length,), length))
+        with pytest.raises(LengthError):
+            logits(model, padded((length + 1,), length + 1))
 
 
 def test_an_untrained_attachment_neither_warns_nor_compresses() -> None:

@@ -359,6 +359,12 @@ def test_what_cannot_be_reproduced_is_said_in_one_line(tmp_path: Path) -> None:
     assert "`--seeds` must be integers separated by commas" in str(result.exception)
     result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "1,1"])
     assert "must differ from each other" in str(result.exception)
+    result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--variants", "rotary,rotary"])
+    assert "`--variants` must differ from each other, but are rotary,rotary" in str(
+        result.exception
+    )
+    result = CliRunner().invoke(cli.app, ["reproduce", "s2l", "--seeds", "0,-1"])
+    assert "`--seeds` must not be negative, but are 0,-1" in str(result.exception)
 
 
 def test_variants_may_be_any_config_of_the_item() -> None:

@@ -264,7 +264,9 @@ def test_dynamics_used_on_longer_inputs_give_a_warning(compared: Path, tmp_path:
     for printed in (recorded, output("before", 4, range=None)):
         flat = " ".join(printed.split())
         assert f"warning: {dynamics}: An input of " in flat
-        assert "lies past the range of training (4 tokens, times up to 0.3); past it" in flat
+        assert (
+            "lies past the range of training (times up to 0.3, those of 4 tokens); past it" in flat
+        )
         assert re.search(r"mean norm of the encodings \d+\.\d at token 4, \d+\.\d at \d+", flat)
     assert "warning" not in output("long", 4, range={"encoder": 50.0})
     assert "warning" not in output("long before", 500, range=None)

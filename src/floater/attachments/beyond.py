@@ -22,8 +22,8 @@ Beyond = Literal["extrapolate", "compress", "error"]
 closer together until they lie within the range, or there is an error.
 """
 BEYOND: tuple[Beyond, ...] = ("extrapolate", "compress", "error")
-_ROUNDING = 1 + 1e-9
-"""How far compressed times may lie past the range."""
+_ROUNDING = 1 + 3e-7
+"""How far times may lie past the range: as much as float32 rounds times that a caller set."""
 
 
 def check_beyond(beyond: object, config: EncoderConfig, rotary: bool) -> Beyond:
@@ -36,8 +36,8 @@ def check_beyond(beyond: object, config: EncoderConfig, rotary: bool) -> Beyond:
         raise ArgumentError(f"`beyond` must be one of {names}, but is {beyond!r}.")
     if known == "compress" and not can_compress(config, rotary):
         raise ArgumentError(
-            '`beyond` can be "compress" for encoders that serve any time (flow, sinusoidal or '
-            f"rotary), but the attachment has a {type(config).__name__}."
+            '`beyond` can be "compress" for encoders that serve any time (flow, sinusoidal, '
+            f"fourier or rotary), but the attachment has a {type(config).__name__}."
         )
     return known
 
@@ -152,9 +152,9 @@ def describe_excess(what: str, time: float, limit: float, delta: float) -> str:
     """
 
     def tokens(value: float) -> str:
-        return f"{round(value / delta) + 1:,} tokens"
+        return f"{round(value / delta) + 1:,}"
 
     return (
-        f"{what} of {tokens(time)} (times up to {time:g}) lies past the range of training "
-        f"({tokens(limit)}, times up to {limit:g})"
+        f"{what} of {tokens(time)} tokens (times up to {time:g}) lies past the range of training "
+        f"(times up to {limit:g}, those of {tokens(limit)} tokens)"
     )

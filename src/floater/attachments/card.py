@@ -36,6 +36,7 @@ base_model: {json.dumps(str(base["name"]))}
 | the model's built-in positions | {"kept" if attached.positions == "keep" else "replaced"} |
 | parameters of the encoding | {attached.num_parameters():,} of {total:,} |
 | range of training | {_range(attached)} |
+| times in training | {_jitter(attached)} |
 | inputs past it | {_BEYOND[attached.beyond]} |
 | baked | {f"to {attached.baked_length} positions" if attached.baked_length else "no"} |
 
@@ -60,10 +61,17 @@ def _range(attached: Attachment) -> str:
     known = attached.trained_range
     texts = [
         f"{f'{stack}: ' if len(known) > 1 else ''}times up to {time:g} "
-        f"({round(time / attached.delta) + 1:,} tokens)"
+        f"(those of {round(time / attached.delta) + 1:,} tokens)"
         for stack, time in known.items()
     ]
     return "; ".join(texts) or "unknown"
+
+
+def _jitter(attached: Attachment) -> str:
+    """How times were moved in training."""
+    if attached.jitter is None:
+        return "those of the tokens"
+    return f"random: `{attached.jitter!r}`"
 
 
 def _escape(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ..encoders import EncoderConfig, LearnedConfig, RecurrentConfig, RelativeConfig
+from ..encoders import EncoderConfig, RelativeConfig
 from ..errors import ArgumentError, AttachmentError, brief
 from .beyond import Beyond, can_compress, check_beyond, describe_excess, is_past
 from .jitter import JitterDraws, TimeJitter
@@ -53,10 +53,11 @@ class TimeSettings(nn.Module):
     @jitter.setter
     def jitter(self, jitter: TimeJitter | None) -> None:
         if jitter is not None and not isinstance(jitter, TimeJitter):
-            raise ArgumentError(f"`jitter` must be a TimeJitter or None, but is {brief(jitter)}.")
-        if jitter is not None and isinstance(
-            self.config, LearnedConfig | RecurrentConfig | RelativeConfig
-        ):
+            raise ArgumentError(
+                f"`jitter` must be a TimeJitter or None, but is {brief(jitter)}; write "
+                "floater.TimeJitter(stretch=…)."
+            )
+        if jitter is not None and not can_compress(self.config, self._rotates):
             raise ArgumentError(
                 "`jitter` needs an encoder that serves any time (flow, sinusoidal, fourier or "
                 f"rotary), but the attachment has a {type(self.config).__name__}."
@@ -126,7 +127,10 @@ class TimeSettings(nn.Module):
         """What can be done about inputs past the range; the end of a message."""
         advice = "past it nothing was learned. Train on longer inputs"
         if can_compress(self.config, self._rotates):
-            advice += ', or train with TimeJitter(stretch=…) and choose beyond="compress"'
+            if self._jitter is not None and self._jitter.stretch > 1:
+                advice += ' or with a larger stretch, or choose beyond="compress"'
+            else:
+                advice += ', or with TimeJitter(stretch=…), which beyond="compress" builds on'
         return f"{advice}."
 
     def _load_from_state_dict(

@@ -31,7 +31,10 @@ class PathRotation:
 
     def __init__(self, dim: int, delta: float) -> None:
         if dim % 2:
-            raise ArgumentError(f"`rotating` needs an even size of the encoding, but it is {dim}.")
+            raise ArgumentError(
+                f"`rotating` needs an even size of the encoding, but it is {dim}; choose "
+                "rotating=False, or a model of an even size."
+            )
         self.delta = delta
         places = (torch.arange(dim // 2, dtype=torch.float64) * _GOLDEN) % 1
         self.frequencies = SLOWEST**places

@@ -120,14 +120,17 @@ class Placement(Config):
         if self.jitter is not None and not isinstance(self.encoder, AT_ANY_TIME):
             raise ValueError(
                 "`jitter` needs an encoder that serves any time (flow, sinusoidal, fourier or "
-                "rotary)"
+                f"rotary), but the config has {self._named()}"
             )
         if self.beyond == "compress" and not isinstance(self.encoder, AT_ANY_TIME):
             raise ValueError(
                 "`beyond: compress` needs an encoder that serves any time (flow, sinusoidal, "
-                "fourier or rotary)"
+                f"fourier or rotary), but the config has {self._named()}"
             )
         return self
+
+    def _named(self) -> str:
+        return "no encoder" if self.encoder is None else f"kind: {encoder_kind(self.encoder)}"
 
     def described(self) -> str:
         """A short description for tables."""

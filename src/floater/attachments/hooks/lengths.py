@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import AttachmentError, LengthError, RangeWarning
+from ...errors import AttachmentError, LengthError, RangeWarning, caller_level
 from ..beyond import (
     compressed,
     compression,
@@ -164,7 +164,7 @@ class ForwardLengths:
                 f"{excess}; shorten it, train on longer inputs, or choose another `beyond`."
             )
         encoders.warned = True
-        warnings.warn(f"{excess}; {encoders.advice()}", RangeWarning, stacklevel=2)
+        warnings.warn(f"{excess}; {encoders.advice()}", RangeWarning, stacklevel=caller_level())
 
     def tokens(self, positions: TokenPositions) -> Tensor | None:
         """Which [B, L] of the stack's tokens are not padding; None for all."""

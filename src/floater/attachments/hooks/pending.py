@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from ...encoders import TableFlow
-from ...errors import ArgumentError, AttachmentError
+from ...errors import ArgumentError, AttachmentError, caller_level
 from ..context import HookContext
 from ..site_encoders import ForwardTables, SiteEncoders
 from ..stack_encodings import StackEncodings, TurnedPhases
@@ -253,7 +253,7 @@ class PendingEncodings:
                     "positions of their tokens, so all of them are counted as tokens, none as "
                     "padding; pass the encoder's whole output as `encoder_outputs`, or an "
                     "attention mask.",
-                    stacklevel=2,
+                    stacklevel=caller_level(),
                 )
         return consecutive(length, 0, states.device)
 
