@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from floater.experiments.result_tables import show
+from floater.experiments.result_tables import seeds_note, show
+from floater.runs.folder import RunFolder
 from floater.runs.results import Mean, Paper, Results, Table
 
 TABLE = Table(
@@ -58,3 +60,10 @@ def test_names_are_no_markup(width: int, markup: bool) -> None:
     told = "".join(said.getvalue().split())
     for words in ("[/red]title", "[/b]", "[/row]", "[red]cell[/red]", "[/line]"):
         assert words in told
+
+
+def test_a_table_says_what_stands_after_plus_minus() -> None:
+    runs = [RunFolder(Path(name)) for name in "abc"]
+    assert seeds_note({"flow": runs[:1]}) == ""
+    expected = " Means ± standard deviation of 3 seeds."
+    assert seeds_note({"flow": runs, "rotary": runs[:1]}) == expected

@@ -5,9 +5,11 @@ from __future__ import annotations
 from ..printing import print_text
 from ..runs.results import Results, Table
 from .base import ReproductionRequest, TrainingItem
-from .result_tables import against, fact, lead_table, scored, verdict
+from .result_tables import against, fact, lead_table, scored, seeds_note, verdict
 from .scheduler import Runs
 from .variants import HOUR, Sources, Variant
+
+_AGAINST = " “BLEU against” compares the runs of the first seed."
 
 
 class TranslationTable(TrainingItem):
@@ -58,6 +60,7 @@ class TranslationTable(TrainingItem):
                 f"{first.data['from']}; {first.examples} sentences, beam {first.settings['beam']}; "
                 f"{first.scores['bleu'].signature}. The paper's BLEU is tokenised, of one "
                 "Transformer-base on WMT14 en-de: not comparable, shown for the ranking."
+                f"{seeds_note(runs)}{_AGAINST if seeds_note(runs) else ''}"
             ),
             columns=[
                 "encoder",

@@ -114,6 +114,12 @@ def by_length(
     )
 
 
+def seeds_note(runs: Runs) -> str:
+    """The end of a note on a table of means: what stands after ±; empty with one seed."""
+    count = max(len(folders) for folders in runs.values())
+    return f" Means ± standard deviation of {count} seeds." if count > 1 else ""
+
+
 def _spread(
     runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str | None
 ) -> float | None:

@@ -15,6 +15,7 @@ from .result_tables import (
     lead_table,
     length_bins,
     scored,
+    seeds_note,
     test_data,
     verdict,
 )
@@ -61,7 +62,7 @@ class ShortToLong(TrainingItem):
 
     def reproduce(self, request: ReproductionRequest) -> Results:
         variants, runs = self.runs(request)
-        note = f"{test_data(runs)}; the paper has a figure without numbers."
+        note = f"{test_data(runs)}; the paper has a figure without numbers.{seeds_note(runs)}"
         tables = [
             length_table(variants, runs, metric, f"{label} by source length, tokens", note)
             for metric, label in _LABELED_METRICS
