@@ -220,7 +220,9 @@ def test_evaluate_on_any_file(
     )
     said(monkeypatch, capsys, *arguments, "--name", "again")
     message = mistake(monkeypatch, capsys, *arguments, "--data", long)
-    assert re.search(rf"An input of \d+ tokens .* of training \({longest} tokens, times", message)
+    assert re.search(
+        rf"An input of \d+ tokens .* of training \(.* those of {longest} tokens\)", message
+    )
 
 
 @pytest.mark.slow
