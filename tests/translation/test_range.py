@@ -38,7 +38,9 @@ def test_the_model_of_a_run_knows_the_range_of_its_training(stretched: RunFolder
     longest, delta = stretched.facts()["longest"], attached.delta
     for time in attached.trained_range.values():
         assert 0.5 * delta * (longest - 1) < time <= 3 * delta * (longest - 1)
-    assert "range of training | encoder: times up to" in (stretched.model / "README.md").read_text()
+    card = (stretched.model / "README.md").read_text()
+    assert "range of training | encoder: times up to" in card
+    assert "| base | MarianMTModel |" in card, "not a checkpoint of this machine"
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ def averaged_model(paths: Sequence[Path]) -> MarianMTModel:
     if lost:
         raise RunError(f"{paths[-1]} does not hold {lost[0]}.")
     model.tie_weights()
+    model.config._name_or_path = ""  # a checkpoint is no base that a model card should name
     model.train(False)
     return model
 
