@@ -63,11 +63,14 @@ int main(int count, char **arguments) {
         for (long i = 0; i < rows; i++) places[i] = i / 4 % 4 * 6;
         floater_mix(numbers(rows * 6, 1), polynomials, mixed, rows, 6, DIM, 1);
         print("mixed", rows, mixed, rows * DIM);
-        float *angles = rows % 3 ? numbers(rows * DIM, 1) : 0, *total = numbers(DIM, 1);
-        floater_pick_turned(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1,
-                            rows % 2 ? numbers(DIM, 1) : 0, angles);
+        /* one call in a line: compilers evaluate arguments in different orders */
+        float *angles = rows % 3 ? numbers(rows * DIM, 1) : 0;
+        float *total = numbers(DIM, 1);
+        float *bias = rows % 2 ? numbers(DIM, 1) : 0;
+        float *powers = numbers(rows * 6, 1);
+        floater_pick_turned(powers, places, polynomials, picked, rows, 6, DIM, DIM, 1, bias, angles);
         print("picked", rows, picked, rows * DIM);
-        floater_unpick_turned(numbers(rows * 6, 1), places, polynomials, picked, rows, 6, DIM, DIM, 1, total, angles);
+        floater_unpick_turned(powers, places, polynomials, picked, rows, 6, DIM, DIM, 1, total, angles);
         print("total", rows, total, DIM);
         print("unpicked", rows, polynomials, 6 * DIM * 4);
     }

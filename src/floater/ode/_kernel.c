@@ -44,12 +44,15 @@ INLINE v8 choose(i8 mask, v8 yes, v8 no) { return (v8)((mask & (i8)yes) | (~mask
 #define REORDERED(x, ...) __builtin_shuffle(x, (i8){__VA_ARGS__})
 #endif
 
-/* Pairs of x, turned by angles with cosines and sines (c0, s0, c1, s1, …); back: by the opposite angles. */
+/* Pairs of x, turned by angles with cosines and sines (c0, s0, c1, s1, …); back: by the opposite angles. Every second sign is
+   changed as a bit, after the product with the sine: then only the product with the cosine can be fused with the addition, and
+   all compilers round alike. */
 INLINE v8 turned8(v8 x, v8 angles, int back) {
     v8 cosine = REORDERED(angles, 0, 0, 2, 2, 4, 4, 6, 6), sine = REORDERED(angles, 1, 1, 3, 3, 5, 5, 7, 7);
     v8 other = REORDERED(x, 1, 0, 3, 2, 5, 4, 7, 6);
-    v8 sign = {-1.0f, 1.0f, -1.0f, 1.0f, -1.0f, 1.0f, -1.0f, 1.0f};
-    return x * cosine + other * (sine * (back ? -sign : sign));
+    v8 first = {-0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f}, second = {0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f};
+    v8 crossed = (v8)((i8)(other * sine) ^ (i8)(back ? second : first));
+    return x * cosine + crossed;
 }
 
 /* tanh: an odd polynomial near zero, 1 - 2/(exp(2|x|) + 1) elsewhere. */
