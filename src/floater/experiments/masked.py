@@ -32,6 +32,7 @@ GAPS = {"gaps": 1, "until": 512}
 as far as inputs of 512 tokens, and neighbours stay neighbours.
 """
 _QKV = {"sites": "qkv", "own": "replace"}
+_KEPT = {"sites": "qkv", "own": "keep"}
 
 
 class MaskedByPosition(EncoderComparison):
@@ -48,6 +49,9 @@ class MaskedByPosition(EncoderComparison):
         "flow": {"encoder": RANDOM_FLOW, **_QKV},
         "flow-stretch": {"encoder": FAR, "jitter": STRETCH, **_QKV},
         "flow-gaps": {"encoder": FAR, "jitter": GAPS, **_QKV},
+        # the model's own rotary positions, which jitter does not move
+        "built-in": {"encoder": {"kind": "none"}, **_KEPT},
+        "built-in-flow-stretch": {"encoder": SAFE_FLOW, "jitter": STRETCH, **_KEPT},
     }
     names = {  # noqa: RUF012
         "rotary": "rotary",
@@ -58,8 +62,10 @@ class MaskedByPosition(EncoderComparison):
         "flow": "flow",
         "flow-stretch": "flow, stretched",
         "flow-gaps": "flow, gaps",
+        "built-in": "built-in rotary",
+        "built-in-flow-stretch": "built-in rotary + flow, flow stretched",
     }
-    flows = tuple(key for key in positions if key not in ("rotary", "rotary-stretch"))
+    flows = tuple(key for key in positions if "flow" in key)
     test_set = "valid"
 
     @property
