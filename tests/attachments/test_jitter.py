@@ -167,6 +167,16 @@ def test_an_encoder_that_is_called_first_shares_its_draw(
         torch.testing.assert_close(target.diff(dim=1)[:, 0], source.diff(dim=1)[:, 0])
 
 
+def test_an_encoder_that_drew_for_another_jitter_is_not_followed() -> None:
+    model, inputs = make("marian"), batch("marian")
+    attached = floater.attach(model, MOVING, jitter=floater.TimeJitter(gaps=2, until=50))
+    model.train()
+    encoded = model.get_encoder()(inputs["input_ids"])
+    attached.jitter = floater.TimeJitter(stretch=2.0)
+    targets = inputs["decoder_input_ids"]
+    assert model(encoder_outputs=encoded, decoder_input_ids=targets).logits.isfinite().all()
+
+
 @pytest.mark.parametrize(("name", "accumulate"), [("bert", 1), ("llama", 2), ("marian", 1)])
 def test_transformers_own_trainer_resumes_to_the_same_bits(
     name: str, accumulate: int, tmp_path: Path

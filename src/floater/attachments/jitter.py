@@ -43,6 +43,11 @@ class TimeJitter(Config):
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the rows that are moved."""
 
+    @property
+    def drawn_columns(self) -> int:
+        """Numbers that are drawn for a row; for internal use."""
+        return 3 + 2 * self.gaps
+
     def __init__(self, /, *unnamed: Any, **settings: Any) -> None:
         super().__init__(*unnamed, **settings)
         if (self.gaps > 0) != (self.until is not None):

@@ -325,7 +325,10 @@ class ForwardTables:
         if jitter is None or not self._encoders.training or not self._has_gradients:
             return None
         if self._draw is None:
-            self._draw = self._encoders.draws.next(jitter, rows, self._shared_draw)
+            shared = self._shared_draw
+            if shared is not None and shared.shape != (rows, jitter.drawn_columns):
+                shared = self.moved_source = None  # another jitter was set in between
+            self._draw = self._encoders.draws.next(jitter, rows, shared)
         return self._draw
 
     def source_draw(self) -> tuple[Tensor, Tensor] | None:
