@@ -201,7 +201,7 @@ def test_transformers_own_trainer_resumes_to_the_same_bits(
             disable_tqdm=True,
             seed=7,
         )
-        trainer = Trainer(model=model, args=arguments, train_dataset=rows)  # type: ignore[arg-type]
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows)
         trainer.train(resume_from_checkpoint=resume)
         return dict(model.state_dict())
 
