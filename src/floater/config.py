@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from .errors import ConfigError, brief
 
@@ -30,12 +38,30 @@ class Config(BaseModel):
         except ValidationError as error:
             raise ConfigError(explain(type(self), error)) from None
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_values(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `stretch=True` or `lr: yes`, which would count as 1."""
+        assert info.field_name is not None
+        types = _types_in(cls.model_fields[info.field_name].annotation)
+        if isinstance(value, bool) and {int, float} & types and not {bool, Any} & types:
+            raise PydanticCustomError("number", "must be a number")
+        return value
+
     def __setattr__(self, key: str, value: Any) -> NoReturn:
         name = type(self).__name__
         raise ConfigError(
             f"{name} must not be changed after it was created, but `{key}` was set; create a new "
             f"{name}({key}={value!r})."
         )
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """All types that occur in an annotation."""
+    arguments = get_args(annotation)
+    if not arguments:
+        return {annotation}
+    return set().union(*(_types_in(argument) for argument in arguments))
 
 
 def saved_encoder(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,16 @@ def make(config: Any, *unnamed: Any, **settings: Any) -> Any:
             r"FlowConfig has no key `detla`; did you mean `delta`\?",
         ),
         (
+            lambda: make(floater.TimeJitter, stretch=True),
+            ConfigError,
+            r"`stretch` of TimeJitter: must be a number, but is True\.",
+        ),
+        (
+            lambda: make(FlowConfig, horizon=False),
+            ConfigError,
+            r"`horizon` of FlowConfig: must be a number, but is False\.",
+        ),
+        (
             lambda: make(FlowConfig, xyzzy=1),
             ConfigError,
             r"FlowConfig has no key `xyzzy`; known keys: delta, hidden",
