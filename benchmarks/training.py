@@ -10,7 +10,7 @@ zero_grad) of every variant on the same batch. Each has weights and an optimiser
 output is the median ratio to the mean of two untouched models minus 1, with a bootstrap interval,
 and that of one of these to the other. If the variants need more than `--gigabytes`, they are
 measured in several groups, each with its own two untouched models. With `--accumulate N` a step has
-N micro-batches.
+N micro-batches, and the variants take turns at each of them.
 
 Models: transformer-base (translation, 6+6 layers, d 512, 2,048 target tokens in rows of up to 64,
 vocabulary 16,000), tiny (the preset: 4+4 layers, d 128, the same batches, vocabulary 8,000),
@@ -69,6 +69,7 @@ from turns import (
     seconds_text,
     show,
     take_turns,
+    take_turns_in_parts,
 )
 
 SIZES: dict[str, int | None] = {"pairs": 40, "threads": 2, "accumulate": 1, "paper-rounds": 3}
@@ -133,7 +134,8 @@ class Timing:
     def _together(self, names: Sequence[str]) -> None:
         """Measure some variants in the same rounds; the first is what they are compared with."""
         steps = {name: StepAndSolver(variant(name, self._shape)) for name in names}
-        times = take_turns(self._arguments.pairs, steps, self._batches)
+        parts = {name: step.parts for name, step in steps.items()}
+        times = take_turns_in_parts(self._arguments.pairs, parts, self._batches)
         for name in names:
             row = self.rows.setdefault(name, Row(names[0]))
             row.base += times[BASE] if name == CONTROL else _baseline(times, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -52,18 +52,26 @@ class TrainingStep:
 
     def __call__(self, batches: Sequence[Batch]) -> float:
         """Return the seconds of one optimiser step on these micro-batches."""
+        return sum(self.parts(batches))
+
+    def parts(self, batches: Sequence[Batch]) -> Iterator[float]:
+        """Take one optimiser step in parts, and yield the seconds of each: forward and backward of
+        every micro-batch but the last; those of the last with the step itself.
+        """
         solves = self._solves()
         begun = time.perf_counter()
         with one_sweep(self._model) if len(batches) > 1 else nullcontext():
-            for batch in batches:
+            for number, batch in enumerate(batches):
+                if number:
+                    yield time.perf_counter() - begun
+                    begun = time.perf_counter()
                 loss = self._model(**batch).loss / len(batches)
                 loss.backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        seconds = time.perf_counter() - begun
+        yield time.perf_counter() - begun
         solved = self._solves() != solves or any(isinstance(f, PaperFlow) for f in self.flows)
         self.evaluations.append(sum(flow.evaluations for flow in self.flows) if solved else 0)
-        return seconds
 
     def _solves(self) -> int:
         return sum(flow.solves for flow in self.flows if isinstance(flow, Flow))
@@ -88,14 +96,13 @@ class StepAndSolver:
         self._jitter = attached is not None and attached.jitter is not None
         self._copies = [copy.deepcopy(flow) for flow in self.step.flows if isinstance(flow, Flow)]
 
-    def __call__(self, batches: Sequence[Batch]) -> float:
-        """Return the seconds of the step alone."""
-        seconds = self.step(batches)
+    def parts(self, batches: Sequence[Batch]) -> Iterator[float]:
+        """Take the step in parts, and yield the seconds of each; then time the solver."""
+        yield from self.step.parts(batches)
         for flow, twin in zip(self.step.flows, self._copies, strict=True):
             twin.load_state_dict(flow.state_dict())
         if self._copies:
             self.solver.append(sum(self._alone(flow, batches) for flow in self._copies))
-        return seconds
 
     def _alone(self, flow: Flow, batches: Sequence[Batch]) -> float:
         weights = [parameter for parameter in flow.parameters() if parameter.requires_grad]

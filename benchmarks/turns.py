@@ -12,7 +12,7 @@ import platform
 import random
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -153,15 +153,53 @@ def take_turns(
         variants: what to time; each returns its own seconds.
         make_input: creates the input of a round.
     """
+    parts = {name: _one_part(variant) for name, variant in variants.items()}
+    return take_turns_in_parts(rounds, parts, make_input)
+
+
+def _one_part(variant: Callable[[Any], float]) -> Callable[[Any], Iterator[float]]:
+    def parts(given: Any) -> Iterator[float]:
+        yield variant(given)
+
+    return parts
+
+
+def take_turns_in_parts(
+    rounds: int,
+    variants: Mapping[str, Callable[[Any], Iterator[float]]],
+    make_input: Callable[[], Any],
+) -> dict[str, list[float]]:
+    """Return the seconds of each variant, one sum per round; see :func:`take_turns`.
+
+    All variants run their first part, then all run their second one, each time in random order, so
+    that what is compared runs within seconds of each other even if a whole variant takes a minute.
+
+    Args:
+        rounds: number of rounds after a warm-up round.
+        variants: what to time, one part after the other; each yields the seconds of a part.
+        make_input: creates the input of a round.
+    """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    warm_up = make_input()
-    for variant in variants.values():
-        variant(warm_up)
+    _round(variants, make_input())
     for _ in track(range(rounds), description="rounds", console=Console(stderr=True)):
-        shared_input = make_input()
-        for name in random.sample(list(variants), len(variants)):
-            times[name].append(variants[name](shared_input))
+        for name, seconds in _round(variants, make_input()).items():
+            times[name].append(seconds)
     return times
+
+
+def _round(
+    variants: Mapping[str, Callable[[Any], Iterator[float]]], shared_input: Any
+) -> dict[str, float]:
+    totals = dict.fromkeys(variants, 0.0)
+    running = {name: variant(shared_input) for name, variant in variants.items()}
+    while running:
+        for name in random.sample(list(running), len(running)):
+            seconds = next(running[name], None)
+            if seconds is None:
+                del running[name]
+            else:
+                totals[name] += seconds
+    return totals
 
 
 def report(
