@@ -118,6 +118,32 @@ def test_the_median_over_seeds_counts_and_pairing_narrows_the_interval() -> None
     assert paired.high - paired.low < 2 * alone
 
 
+def test_intervals_over_seeds_cover_the_chance_in_training() -> None:
+    def seeds(*shares: float) -> list[np.ndarray]:
+        return [tables(share, 1, examples=4000)[0] for share in shares]
+
+    base, other = seeds(0.6, 0.8, 0.7), seeds(0.65, 0.85, 0.75)
+    alone = resampling.paired_bootstrap(resampling.accuracy, base, other, draws=500)
+    both = resampling.paired_bootstrap(resampling.accuracy, base, other, draws=500, over_seeds=True)
+    assert alone.low > 0  # five points more with each seed
+    assert both.low < 0 < both.high
+    assert both.base is not None
+    assert both.base == pytest.approx(
+        np.mean([resampling.accuracy(table, np.ones((1, len(table))))[0] for table in base])
+    )
+    assert "examples and seeds" in both.signature
+    clear = resampling.paired_bootstrap(
+        resampling.accuracy, base, seeds(0.95, 0.97, 0.96), draws=500, over_seeds=True
+    )
+    assert clear.low > 0
+    one = (base[:1], other[:1])
+    equal = [
+        resampling.paired_bootstrap(resampling.accuracy, *one, draws=100, over_seeds=over)
+        for over in (False, True)
+    ]
+    assert (equal[0].low, equal[0].high) == (equal[1].low, equal[1].high)
+
+
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     held = 0
     for number in range(60):

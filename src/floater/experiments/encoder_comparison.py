@@ -151,7 +151,9 @@ class EncoderComparison(Item):
         return []
 
     def _paired(self, task: AnyTask, runs: Runs) -> list[VariantScore]:
-        return [row for row in task.compare(runs) if row.test_set == self.test_set]
+        over_seeds = len(next(iter(runs.values()))) > 1
+        rows = task.compare(runs, over_seeds=over_seeds)
+        return [row for row in rows if row.test_set == self.test_set]
 
     def score_table(self, task: AnyTask, runs: Runs) -> Table:
         """Every measure of every variant."""
@@ -209,9 +211,12 @@ def _differences(rows: Sequence[VariantScore], base: str, names: Mapping[str, st
         digits = digits_of(row.measure)
         text = f"{row.difference:+.{digits}f} ({row.low:+.{digits}f} to {row.high:+.{digits}f})"
         cells.setdefault(row.variant, []).append(text)
+    note = f"Intervals are 95 %: {rows[0].signature}."
+    if len(rows[0].seeds[base]) == 1:
+        note += " There is one seed: chance in training is not part of them."
     return Table(
         title=f"Differences from {names[base]}",
-        note=f"Paired bootstrap over examples: {rows[0].signature}. Intervals are 95 %.",
+        note=note,
         columns=["positions", *measures],
         rows=[[names[variant], *texts] for variant, texts in cells.items()],
     )

@@ -277,8 +277,16 @@ class Task(ABC, Generic[Data]):
         """
         raise NotImplementedError
 
-    def compare(self, runs: Mapping[str, Sequence[RunFolder]]) -> list[VariantScore]:
-        """Every other variant against the base, from their runs (one per seed)."""
+    def compare(
+        self, runs: Mapping[str, Sequence[RunFolder]], *, over_seeds: bool = False
+    ) -> list[VariantScore]:
+        """Every other variant against the base, from their runs (one per seed).
+
+        Args:
+            runs: the runs of each variant; the first variant is the base.
+            over_seeds: whether intervals cover the chance in training too, not only that of the
+                examples.
+        """
         raise NotImplementedError
 
 

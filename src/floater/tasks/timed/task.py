@@ -131,10 +131,12 @@ class TimedTask(MeasuredTask[S, F_, MeasuredData]):
             for name, variant in on_fold.config.chosen_variants().items()
         }
 
-    def compare(self, runs: Mapping[str, Sequence[RunFolder]]) -> list[VariantScore]:
+    def compare(
+        self, runs: Mapping[str, Sequence[RunFolder]], *, over_seeds: bool = False
+    ) -> list[VariantScore]:
         """With folds, scores are means over folds, and examples are resampled over all folds."""
         if self._split_config is None:
-            return super().compare(runs)
+            return super().compare(runs, over_seeds=over_seeds)
         base, *others = runs
         return [
             row

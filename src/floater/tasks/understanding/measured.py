@@ -187,5 +187,8 @@ class MeasuredTask(Problem[S, F], Task[D]):
         model = self.build_model(data).eval()
         return outputs_at_start(self, model, data.valid, data.tokenizer, trained=False)
 
-    def compare(self, runs: Mapping[str, Sequence[RunFolder]]) -> list[VariantScore]:
-        return compare_variants(self, runs, draws=self.config.compare.draws)
+    def compare(
+        self, runs: Mapping[str, Sequence[RunFolder]], *, over_seeds: bool = False
+    ) -> list[VariantScore]:
+        draws = self.config.compare.draws
+        return compare_variants(self, runs, draws=draws, over_seeds=over_seeds)

@@ -134,7 +134,12 @@ def interval(measure: Measure, table: np.ndarray, draws: int = 1000) -> float | 
 
 
 def paired_bootstrap(
-    measure: Measure, base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, draws: int = 2000
+    measure: Measure,
+    base: Sequence[np.ndarray],
+    other: Sequence[np.ndarray],
+    *,
+    draws: int = 2000,
+    over_seeds: bool = False,
 ) -> Difference:
     """Compare two variants by a paired bootstrap over examples.
 
@@ -147,6 +152,8 @@ def paired_bootstrap(
         base: one table [examples, columns] per seed.
         other: the same for the other variant.
         draws: number of resamples.
+        over_seeds: compare means over seeds, and resample the seeds of each variant too, so that
+            the interval covers the chance in training.
     """
     sizes = {len(table) for table in (*base, *other)}
     if len(sizes) != 1 or not base or not other:
@@ -156,16 +163,22 @@ def paired_bootstrap(
         )
     count = sizes.pop()
     whole = np.ones((1, count))
-    scores = [
-        float(np.median([measure(table, whole)[0] for table in tables])) for tables in (base, other)
+    variants = (base, other)
+    by_seed = [[measure(table, whole)[0] for table in tables] for tables in variants]
+    drawn = [
+        np.array([resampled(measure, table, draws) for table in tables]) for tables in variants
     ]
-    medians = [
-        np.median([resampled(measure, table, draws) for table in tables], axis=0)
-        for tables in (base, other)
-    ]
-    differences = medians[1] - medians[0]
+    if over_seeds:
+        random = np.random.default_rng(_SEED)
+        scores = [float(np.mean(seeds)) for seeds in by_seed]
+        resamples = [_mean_of_drawn_seeds(each, random) for each in drawn]
+    else:
+        scores = [float(np.median(seeds)) for seeds in by_seed]
+        resamples = [np.median(each, axis=0) for each in drawn]
+    differences = resamples[1] - resamples[0]
     low, high = np.percentile(differences, [2.5, 97.5])
     beyond = 1 + min(int((differences <= 0).sum()), int((differences >= 0).sum()))
+    kind = "bootstrap over examples and seeds" if over_seeds else "paired bootstrap"
     return Difference(
         base=scores[0],
         other=scores[1],
@@ -173,5 +186,14 @@ def paired_bootstrap(
         low=float(low),
         high=float(high),
         p_value=min(1.0, 2 * beyond / (draws + 1)),
-        signature=f"paired bootstrap|examples:{count}|seeds:{len(base)}|draws:{draws}|seed:{_SEED}",
+        signature=f"{kind}|examples:{count}|seeds:{len(base)}|draws:{draws}|seed:{_SEED}",
     )
+
+
+def _mean_of_drawn_seeds(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """The mean [draws] over as many seeds as there are, drawn anew for each resample of the
+    examples, of scores [seeds, draws].
+    """
+    seeds = random.integers(0, len(scores), scores.shape)
+    means: np.ndarray = np.take_along_axis(scores, seeds, axis=0).mean(0)
+    return means

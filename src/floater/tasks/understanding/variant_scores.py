@@ -73,7 +73,11 @@ def same_outputs(variants: Sequence[StartOutputs]) -> StartCheck:
 
 
 def compare_variants(
-    problem: Problem[Any, Any], runs: Mapping[str, Sequence[RunFolder]], *, draws: int
+    problem: Problem[Any, Any],
+    runs: Mapping[str, Sequence[RunFolder]],
+    *,
+    draws: int,
+    over_seeds: bool = False,
 ) -> list[VariantScore]:
     """Compare every other variant with the first, on every test set and measure.
 
@@ -81,6 +85,7 @@ def compare_variants(
         problem: the task.
         runs: the runs of each variant, one per seed; the first variant is the base.
         draws: resamples of the paired bootstrap.
+        over_seeds: whether the seeds are resampled too.
     """
     base, *others = runs
     first = runs[base][0]
@@ -94,7 +99,7 @@ def compare_variants(
                 f"evaluate {run.path}`."
             )
     return [
-        _score(problem, runs, base, variant, name, measure, draws)
+        _score(problem, runs, base, variant, name, measure, draws, over_seeds)
         for variant in others
         for name in names
         for measure in problem.measures
@@ -110,10 +115,15 @@ def _score(
     name: str,
     measure: str,
     draws: int,
+    over_seeds: bool,
 ) -> VariantScore:
     tables = {key: [table_of(run, name) for run in runs[key]] for key in (base, variant)}
     difference = paired_bootstrap(
-        problem.measures[measure], tables[base], tables[variant], draws=draws
+        problem.measures[measure],
+        tables[base],
+        tables[variant],
+        draws=draws,
+        over_seeds=over_seeds,
     )
     return VariantScore(
         **difference.model_dump(),
