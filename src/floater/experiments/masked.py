@@ -11,7 +11,7 @@ from ..files import write_text
 from ..printing import print_text
 from ..recipes import merge, read
 from ..runs.folder import RunFolder
-from ..runs.results import Cell, Figure, Series, Table
+from ..runs.results import Cell, Figure, Table
 from ..tasks.language_model.text import ChangedLines, from_wikitext, read_text
 from ..tasks.masked_lm.task import MaskedLMTask
 from ..tasks.understanding.evaluation import evaluate
@@ -19,7 +19,7 @@ from ..training.process import expecting_long_inputs
 from .base import ReproductionRequest
 from .encoder_comparison import AnyTask, EncoderComparison
 from .fresh_model import UNKNOWN, FreshModel
-from .result_tables import scored
+from .result_tables import banded, scored
 from .scheduler import Runs
 from .variants import RANDOM_FLOW, STRETCH, Scale, config_file
 
@@ -144,11 +144,11 @@ class MaskedByPosition(EncoderComparison):
         task = self.task_of(next(iter(settings.values())))
         assert isinstance(task, MaskedLMTask)
         bins = task.config.bin_names()
-        lines = []
-        for key, each in runs.items():
-            losses = [scored(each, f"loss {name}", test_set=self.test_set) for name in bins]
-            means = [None if found is None else found.mean for found in losses]
-            lines.append(Series(name=self.names[key], y=means))
+        points = [(f"loss {name}", None) for name in bins]
+        lines = [
+            banded(self.names[key], each, points, test_set=self.test_set)
+            for key, each in runs.items()
+        ]
         return [
             Figure(
                 title=f"Loss by position, trained on {task.config.max_length} tokens",

@@ -72,6 +72,32 @@ def fact(runs: Sequence[RunFolder], name: str) -> float | int | Mean | None:
     return values[0] if len(set(values)) == 1 else mean(values)
 
 
+def banded(
+    name: str,
+    runs: Sequence[RunFolder],
+    points: Sequence[tuple[str, str | None]],
+    *,
+    test_set: str = "test",
+) -> Series:
+    """A line of scores with a band: the deviation over seeds; with one seed, the confidence
+    interval over examples.
+
+    Args:
+        name: what the legend calls it.
+        runs: one for each seed.
+        points: measure and bin of each point; None for the whole test set.
+        test_set: name of the test set.
+    """
+    middles, lows, highs = [], [], []
+    for measure, label in points:
+        cell = scored(runs, measure, label, test_set=test_set)
+        spread = None if cell is None else _spread(runs, cell, measure, label, test_set=test_set)
+        middles.append(None if cell is None else cell.mean)
+        lows.append(None if cell is None or spread is None else cell.mean - spread)
+        highs.append(None if cell is None or spread is None else cell.mean + spread)
+    return Series(name=name, y=middles, low=lows, high=highs)
+
+
 def by_length(
     variants: Sequence[Variant], runs: Runs, metric: str, title: str, label: str
 ) -> Figure:
@@ -87,28 +113,10 @@ def by_length(
         label: of the y axis.
     """
     names = list(length_bins(runs))
-    series = []
-    for variant in variants:
-        cells = [scored(runs[variant.key], metric, name) for name in names]
-        spreads = [
-            _spread(runs[variant.key], cell, metric, name)
-            for cell, name in zip(cells, names, strict=True)
-        ]
-        pairs = list(zip(cells, spreads, strict=True))
-        series.append(
-            Series(
-                name=variant.name,
-                y=[None if cell is None else cell.mean for cell in cells],
-                low=[
-                    None if cell is None or spread is None else cell.mean - spread
-                    for cell, spread in pairs
-                ],
-                high=[
-                    None if cell is None or spread is None else cell.mean + spread
-                    for cell, spread in pairs
-                ],
-            )
-        )
+    series = [
+        banded(variant.name, runs[variant.key], [(metric, name) for name in names])
+        for variant in variants
+    ]
     return Figure(
         title=title, x_label="source length, tokens", y_label=label, x=list(names), series=series
     )
@@ -121,11 +129,16 @@ def seeds_note(runs: Runs) -> str:
 
 
 def _spread(
-    runs: Sequence[RunFolder], cell: Mean | None, metric: str, label: str | None
+    runs: Sequence[RunFolder],
+    cell: Mean,
+    metric: str,
+    label: str | None,
+    *,
+    test_set: str = "test",
 ) -> float | None:
-    if cell is None or cell.deviation is not None:
-        return None if cell is None else cell.deviation
-    value = _score(runs[0], metric, label)
+    if cell.deviation is not None:
+        return cell.deviation
+    value = _score(runs[0], metric, label, test_set)
     return None if value is None else value.interval
 
 
