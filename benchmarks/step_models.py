@@ -31,6 +31,8 @@ from floater.training import freeze_flow
 
 PAD = 1
 STRETCH = 4.0
+COARSE = 1e-3
+"""A looser `rtol`, which is enough for activations in bf16 (docs/performance.md)."""
 Batch = dict[str, Any]
 
 
@@ -183,13 +185,20 @@ def translation_batch(tokens: int, longest: int, vocabulary: int) -> dict[str, T
 # --- variants ---
 
 
-def flow_config(horizon: float | None = None) -> floater.FlowConfig:
+def flow_config(horizon: float | None = None, *, rtol: float | None = None) -> floater.FlowConfig:
     """Return a flow for which the solver has to work.
 
     A fresh `FlowConfig()` has h ≡ 0 and stands still; timing it would flatter. This is the one that
     docs/choose.md names for training from scratch.
+
+    Args:
+        horizon: of its dynamics.
+        rtol: of the solver, with a tenth of it as `atol`. Default: those of `FlowConfig`.
     """
-    return floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1, horizon=horizon)
+    tolerance = {} if rtol is None else {"rtol": rtol, "atol": rtol / 10}
+    return floater.FlowConfig(
+        pace="free", zero_init=False, initial_scale=0.1, horizon=horizon, **tolerance
+    )
 
 
 def _flow(model: nn.Module, shape: Shape) -> None:
@@ -200,9 +209,18 @@ def _fresh(model: nn.Module, shape: Shape) -> None:
     floater.attach(model, floater.FlowConfig())
 
 
-def _jitter(model: nn.Module, shape: Shape) -> None:
+def _coarse(model: nn.Module, shape: Shape) -> None:
+    floater.attach(model, flow_config(rtol=COARSE))
+
+
+def _jitter(model: nn.Module, shape: Shape, rtol: float | None = None) -> None:
     horizon = STRETCH * shape.length * floater.FlowConfig().delta  # as docs/choose.md advises
-    floater.attach(model, flow_config(horizon), jitter=floater.TimeJitter(stretch=STRETCH))
+    config = flow_config(horizon, rtol=rtol)
+    floater.attach(model, config, jitter=floater.TimeJitter(stretch=STRETCH))
+
+
+def _jitter_coarse(model: nn.Module, shape: Shape) -> None:
+    _jitter(model, shape, COARSE)
 
 
 def _frozen(model: nn.Module, shape: Shape) -> None:
@@ -235,7 +253,9 @@ VARIANTS: Mapping[str, Callable[[nn.Module, Shape], None]] = {
     "untouched-again": _nothing,
     "flow": _flow,
     "flow-fresh": _fresh,
+    "flow-coarse": _coarse,
     "flow-jitter": _jitter,
+    "flow-jitter-coarse": _jitter_coarse,
     "flow-frozen": _frozen,
     "sinusoidal": _sinusoidal,
     "learned": _learned,

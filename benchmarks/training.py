@@ -20,12 +20,13 @@ bert-base (masked LM, 8 × 256) and llama (2 × 256, the shape of SmolLM2-135M w
 Variants at q, k and v of all attentions, with the model's own positions kept: `flow` (weights that
 are not zero, so that the solver works for real), `flow-fresh` (`FlowConfig()`: zero at first),
 `flow-jitter` (every row has times of its own, stretched by up to 4, and the horizon that
-docs/choose.md advises for it), `flow-frozen`, `sinusoidal`, `learned`. In place of the model's
-positions: `rotary`, `rotary-flow`. `paper` has the same weights as `flow`, solved in every step as
-the paper does, by torchdiffeq's rk4 with steps of Δ/5 and its adjoint, inside the same attachment;
-it gets `--paper-rounds` rounds of its own with an untouched model. `paper-cached` is computed from
-these rounds: one step that solves and 15 that keep the table as a constant, over 16. The variants
-of x-transformers, if it is installed, are compared with its model without positions.
+docs/choose.md advises for it), `flow-coarse` and `flow-jitter-coarse` (the same with rtol = 1e-3
+instead of 1e-4), `flow-frozen`, `sinusoidal`, `learned`. In place of the model's positions:
+`rotary`, `rotary-flow`. `paper` has the same weights as `flow`, solved in every step as the paper
+does, by torchdiffeq's rk4 with steps of Δ/5 and its adjoint, inside the same attachment; it gets
+`--paper-rounds` rounds of its own with an untouched model. `paper-cached` is computed from these
+rounds: one step that solves and 15 that keep the table as a constant, over 16. The variants of
+x-transformers, if it is installed, are compared with its model without positions.
 
 For every flow: evaluations of h a step, and the seconds of solve and reverse sweep, timed alone
 after each step in a copy of the flow; for the paper's way, the step minus one that keeps its table.
