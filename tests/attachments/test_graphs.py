@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, BertConfig, BertForMaskedLM
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    MPNetConfig,
+)
 
 import floater
+from floater.attachments.slot import Slot
 
 from .attach_models import CAUSAL, MOVING, VOCABULARY, batch, make
 
@@ -119,6 +126,80 @@ def test_a_baked_encoder_runs_in_onnxruntime(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = model(input_ids=ids, attention_mask=mask).logits
         torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-4, atol=1e-4)
+
+
+# torch.compile looks at the gradient of what enters a graph
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (BertConfig, floater.FlowConfig()),
+        (BertConfig, floater.SinusoidalConfig()),
+        (MPNetConfig, floater.FlowConfig()),  # its stack drops unknown arguments
+    ],
+)
+@pytest.mark.slow
+def test_a_compiled_model_of_many_blocks_uses_all_encodings(kind: Any, config: Any) -> None:
+    """Each block compiles anew, and after eight times torch.compile runs them without graphs: some
+    slots are then filled outside of graphs and emptied inside.
+    """
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings = kind(**small, **dropout, num_hidden_layers=10, vocab_size=VOCABULARY)
+    model: Any = AutoModelForMaskedLM.from_config(settings)
+    attached = floater.attach(model, config)
+    for parameter in attached.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    ids = torch.randint(3, VOCABULARY, (2, 8))
+
+    def losses_and_gradients(called: Any) -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = called(input_ids=ids, labels=ids).loss
+        loss.backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        return [loss.detach(), *gradients]
+
+    expected = losses_and_gradients(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        torch.testing.assert_close(losses_and_gradients(compiled), expected)
+    with attached.disabled():
+        plain = model(input_ids=ids).logits
+        torch.testing.assert_close(compiled(input_ids=ids).logits, plain)
+    assert (plain - model(input_ids=ids).logits).abs().max() > 1e-3
+
+
+def test_a_slot_passes_values_into_and_out_of_graphs() -> None:
+    slot: Slot[torch.Tensor] = Slot()
+    one, two = torch.ones(2), torch.full((2,), 2.0)
+
+    def take(x: torch.Tensor) -> torch.Tensor:
+        value = slot.take()
+        return x if value is None else x + value
+
+    def put(value: torch.Tensor) -> torch.Tensor:
+        slot.put(value + 1)
+        return value
+
+    torch._dynamo.reset()
+    compiled_take: Any = torch.compile(take, backend="eager")
+    compiled_put: Any = torch.compile(put, backend="eager")
+    for _ in range(2):
+        slot.put(two)
+        torch.testing.assert_close(compiled_take(one), torch.full((2,), 3.0))
+        torch.testing.assert_close(compiled_take(one), one)  # it is empty now
+        compiled_put(two)
+        assert slot.is_filled()
+        torch.testing.assert_close(take(one), torch.full((2,), 4.0))
+        assert not slot.is_filled()
+        compiled_put(two)
+        slot.put(one)
+        torch.testing.assert_close(take(one), two)
+        compiled_put(two)
+        slot.discard()
+        torch.testing.assert_close(compiled_take(one), one)
 
 
 def folder_of(package: str) -> Path:

@@ -14,37 +14,54 @@ from .pending import PendingEncodings
 
 
 class Carrier:
-    """Passes pending encodings from a stack to its blocks, per thread. Empty in copies."""
+    """Passes pending encodings from a stack to its blocks, per thread. Empty in copies.
+
+    As in :class:`~floater.attachments.slot.Slot`, a stack may begin inside a graph of torch.compile
+    and enter its blocks outside, or the other way round.
+    """
 
     def __init__(self) -> None:
         self._threads = threading.local()
-        self._traced: list[PendingEncodings] = []  # graphs are traced by one thread
+        self._traced: list[PendingEncodings] = []
+        self._by_graph = False
+        """Whether the last stack began inside a graph."""
 
-    def _current_stack(self) -> list[PendingEncodings]:
-        if torch.compiler.is_compiling():
-            return self._traced
+    def _own_stack(self) -> list[PendingEncodings]:
         if not hasattr(self._threads, "stack"):
             self._threads.stack = []
         stack: list[PendingEncodings] = self._threads.stack
         return stack
 
+    def _last(self, remove: bool) -> PendingEncodings | None:
+        stack = self._traced if self._by_graph else self._own_stack()
+        if not stack:
+            return None
+        return stack.pop() if remove else stack[-1]
+
+    _last_outside = torch.compiler.disable(_last)
+
+    def _find(self, remove: bool) -> PendingEncodings | None:
+        if torch.compiler.is_compiling() and not self._by_graph:
+            return self._last_outside(remove)
+        return self._last(remove)
+
     def clear(self) -> None:
         """Forget a forward pass that was interrupted: torch calls no hook at its end then."""
-        self._current_stack().clear()
+        self._by_graph = torch.compiler.is_compiling()
+        (self._traced if self._by_graph else self._own_stack()).clear()
 
     def push(self, pending: PendingEncodings) -> None:
         """Begin a forward pass through the stack."""
-        self._current_stack().append(pending)
+        self._by_graph = torch.compiler.is_compiling()
+        (self._traced if self._by_graph else self._own_stack()).append(pending)
 
     def pop(self) -> PendingEncodings | None:
         """End it."""
-        stack = self._current_stack()
-        return stack.pop() if stack else None
+        return self._find(remove=True)
 
     def top(self) -> PendingEncodings | None:
         """The pending encodings of the running forward pass."""
-        stack = self._current_stack()
-        return stack[-1] if stack else None
+        return self._find(remove=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Carrier, ()

@@ -69,7 +69,10 @@ class StackExit:
         """
         unused = None
         for slot, point, block in self._slots():
-            if not slot.is_filled() or not slot.discard() or point.tokens != "stack":
+            if not slot.is_filled():
+                continue
+            slot.discard()
+            if point.tokens != "stack":
                 continue
             if entered is None or id(block.module) in entered:
                 unused = unused or _describe(point, block.number)
