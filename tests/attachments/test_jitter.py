@@ -174,7 +174,37 @@ def test_an_encoder_that_drew_for_another_jitter_is_not_followed() -> None:
     encoded = model.get_encoder()(inputs["input_ids"])
     attached.jitter = floater.TimeJitter(stretch=2.0)
     targets = inputs["decoder_input_ids"]
-    assert model(encoder_outputs=encoded, decoder_input_ids=targets).logits.isfinite().all()
+    with pytest.warns(UserWarning, match="drew new ones for the source"):
+        assert model(encoder_outputs=encoded, decoder_input_ids=targets).logits.isfinite().all()
+
+
+def test_a_decoder_says_that_it_does_not_know_the_times_of_the_encoder() -> None:
+    model, inputs = make("marian"), batch("marian")
+    attached = floater.attach(model, MOVING, jitter=floater.TimeJitter(stretch=4.0))
+    targets = inputs["decoder_input_ids"]
+
+    def call(states: Tensor) -> None:
+        model(encoder_outputs=(states,), decoder_input_ids=targets)
+
+    model.train()
+    states = model.get_encoder()(inputs["input_ids"])[0]
+    call(states)  # its own output: no warning, which would be an error
+    with pytest.warns(UserWarning, match="pass the encoder's output on unchanged"):
+        call(states.clone())
+    attached.jitter = None
+    call(states.clone())
+    attached.detach()
+    decoder = floater.Sites("qkv", stacks=("decoder",))
+    floater.attach(model, MOVING, sites=decoder, jitter=floater.TimeJitter(stretch=4.0))
+    call(states.clone())  # the encoder has no encodings, so there are no other times
+
+
+def test_an_attachment_shows_its_jitter_and_how_often_it_drew() -> None:
+    model, inputs = make("bert"), batch("bert")
+    attached = floater.attach(model, MOVING, jitter=floater.TimeJitter(stretch=4.0))
+    model.train()(**inputs)
+    assert "jitter=TimeJitter(stretch=4.0" in repr(attached)
+    assert "JitterDraws(count=1)" in repr(attached)
 
 
 @pytest.mark.parametrize(("name", "accumulate"), [("bert", 1), ("llama", 2), ("marian", 1)])

@@ -532,6 +532,16 @@ def test_an_untrained_attachment_neither_warns_nor_compresses() -> None:
         assert torch.equal(one, logits(model, padded((30,), 30)))
 
 
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_a_range_of_one_token_leaves_no_room_to_compress(name: str) -> None:
+    """All tokens would stand at one time, and the model would not see their order."""
+    model, _ = ranged(name, tokens=1, beyond="compress")
+    with pytest.raises(LengthError, match="a range of training of more than one token"):
+        logits(model, attach_models.batch(name))
+    one = {key: value[:, :1] for key, value in attach_models.batch(name).items()}
+    assert logits(model, one).isfinite().all()
+
+
 def test_a_baked_attachment_serves_the_range_and_refuses_to_compress() -> None:
     model, attached = ranged("bert", 9, beyond="compress")
     with torch.no_grad():

@@ -335,9 +335,10 @@ class Attachment(SiteEncoders):
         baked = f", baked to {self.baked_length}" if self.baked_length is not None else ""
         rotary = ", rotary" if self.rotary_config is not None else ""
         beyond = f", beyond={self.beyond!r}" if self.beyond != "extrapolate" else ""
+        jitter = f", jitter={self.jitter!r}" if self.jitter is not None else ""
         return (
             f"sites={self.sites.kind!r} ({self.num_sites}), positions={self.positions!r}{rotary}"
-            f"{beyond}{baked}"
+            f"{jitter}{beyond}{baked}"
         )
 
 

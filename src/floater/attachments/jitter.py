@@ -90,6 +90,9 @@ class JitterDraws(nn.Module):
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         return JitterDraw(jitter, rows, _mixed(_mixed(self._seed + rank) + self._count), shared)
 
+    def extra_repr(self) -> str:
+        return f"count={self._count}"
+
     def _save_to_state_dict(self, *arguments: Any) -> None:
         """Write the numbers only here: a forward pass has no work on a device for them."""
         if self.numbers.device.type != "meta":

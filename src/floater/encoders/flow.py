@@ -184,6 +184,9 @@ class Flow(Encoder):
         if keep_for > 1:
             optimiser_steps.tell_after(self)
 
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (", rotating" if self.rotation is not None else "")
+
     def forward(self, times: Tensor) -> Tensor:
         if torch.is_inference_mode_enabled():  # training may use this solution later
             with torch.inference_mode(False), torch.no_grad():

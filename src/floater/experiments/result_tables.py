@@ -181,11 +181,15 @@ def lead_table(
         texts = [difference_text(lead[label]) if label in lead else None for label in labels]
         rows.append([variant.name, *texts])
     name = next(variant.name for variant in variants if variant.key == recommended)
+    several = max(len(folders) for folders in runs.values()) > 1
     return Table(
         title=f"Lead of {name} in BLEU (95 %, p)",
         note=(
             "Difference of the means over seeds; interval and p-value from a bootstrap over lines "
             "and seeds."
+            if several
+            else "Interval and p-value from a bootstrap over lines. There is one seed: chance in "
+            "training is not part of them."
         ),
         columns=["over", *labels],
         rows=rows,

@@ -125,13 +125,13 @@ class ForwardLengths:
             if limit is None or self._tables.factors is not None:
                 return None if limit is None else self._tables.factors.cpu()  # type: ignore[union-attr]
             tokens = token_mask(source, self._source_mask, None, None)
-            return compression(last_times(source, tokens, delta), limit)
+            return self._compression(last_times(source, tokens, delta), limit)
         limit = known.get(self._stack)
         if limit is None:
             return None
         if surely_within(own, limit, delta):
             return torch.ones(1, dtype=torch.float64)
-        factors = compression(last_times(own, self.tokens(own), delta), limit)
+        factors = self._compression(last_times(own, self.tokens(own), delta), limit)
         if int(past) and bool((factors < 1).any()):
             raise AttachmentError(
                 'beyond="compress" needs the whole input at once, because a longer input has other '
@@ -140,6 +140,15 @@ class ForwardLengths:
                 'times with attachment.at(times), or choose beyond="extrapolate".'
             )
         return factors
+
+    def _compression(self, last: float | Tensor, limit: float) -> Tensor:
+        if not limit and largest(last) > 0:
+            raise LengthError(
+                'beyond="compress" needs a range of training of more than one token, but the '
+                "inputs of training had one token each; train on longer inputs, or choose "
+                'beyond="extrapolate".'
+            )
+        return compression(last, limit)
 
     def _refuse_baked(self) -> None:
         if self._encoders.baked_length is not None:

@@ -119,6 +119,8 @@ class PendingEncodings:
                 if self._stack == "encoder":
                     self._tables.moved_source = own
                 elif source is not None:
+                    if self._tables.moved_source is None:
+                        self._warn_of_other_times()
                     source = self._tables.moved_source or draw.move(source, delta)
             if self._times is not None:
                 two_stacks = (
@@ -140,6 +142,17 @@ class PendingEncodings:
                 self._tables, own, source, hidden.device, self._past
             )
         return self._encodings
+
+    def _warn_of_other_times(self) -> None:
+        """Say that the encoder, if it has encodings, used other random times than the decoder."""
+        if torch.compiler.is_compiling() or not self._context.has_sites("encoder"):
+            return
+        warnings.warn(
+            "The decoder trains with random times (TimeJitter), but got hidden states without those"
+            " of their tokens, so it drew new ones for the source, which differ from those in the "
+            "encoder; pass the encoder's output on unchanged.",
+            stacklevel=caller_level(),
+        )
 
     def fill_all(self, hidden: Tensor) -> bool:
         """Fill the slots of all blocks, where one position is all that they need; return whether
