@@ -564,3 +564,14 @@ def test_encoders_without_times_in_between_cannot_compress(config: Any) -> None:
     with pytest.raises(ArgumentError, match="`beyond` must be one of 'extrapolate', 'compress', "):
         attached.beyond = "stretch"  # type: ignore[assignment]
     assert attached.beyond == "error"
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+@pytest.mark.parametrize("jitter", [None, floater.TimeJitter(stretch=2.0)])
+def test_an_empty_input_is_refused(shape: tuple[int, int], jitter: Any) -> None:
+    model = make("bert")
+    floater.attach(model, MOVING, positions="replace", jitter=jitter)
+    model.train()
+    rows, tokens = shape
+    with pytest.raises(ArgumentError, match=f"at least one row.* {rows} rows of {tokens} tokens"):
+        model(input_ids=torch.zeros(shape, dtype=torch.int64))

@@ -290,7 +290,14 @@ def recorded_positions(index: Any, states: Tensor) -> TokenPositions | None:
 
 
 def _check_length(own: TokenPositions, hidden: Tensor) -> None:
-    """Refuse positions that were counted on other tokens than those that enter the first block."""
+    """Refuse positions that were counted on other tokens than those that enter the first block, and
+    empty inputs.
+    """
+    if not (torch.compiler.is_compiling() or (hidden.shape[0] and hidden.shape[1])):
+        raise ArgumentError(
+            "An input must have at least one row and one token, but the first block gets "
+            f"{hidden.shape[0]} rows of {hidden.shape[1]} tokens."
+        )
     if own.length != hidden.shape[1] and not torch.compiler.is_compiling():
         raise AttachmentError(
             f"Positions were counted for {own.length} tokens, but {hidden.shape[1]} enter the "
