@@ -39,8 +39,13 @@ CURVES = {
 
 OVERVIEW: dict[str, dict[str, tuple[str, ...]]] = {
     "Lists of numbers, dates and times, trained on fewer than 40 tokens": {
-        "lengths-rotating": ("rotating flow, stretched", "sinusoidal, stretched"),
-        "lengths": ("recurrent", "sinusoidal", "rotary"),
+        "lengths": (
+            "rotating flow, stretched",
+            "sinusoidal, stretched",
+            "recurrent",
+            "sinusoidal",
+            "rotary",
+        ),
     },
     "Debian package descriptions, trained on fewer than 48 tokens": {
         "s2l-4000-seeds": ("rotary + flow, q, k, v", "rotary + flow, half stretched", "rotary"),
