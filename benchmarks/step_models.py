@@ -195,10 +195,10 @@ def flow_config(horizon: float | None = None, *, rtol: float | None = None) -> f
         horizon: of its dynamics.
         rtol: of the solver, with a tenth of it as `atol`. Default: those of `FlowConfig`.
     """
-    tolerance = {} if rtol is None else {"rtol": rtol, "atol": rtol / 10}
-    return floater.FlowConfig(
-        pace="free", zero_init=False, initial_scale=0.1, horizon=horizon, **tolerance
-    )
+    config = floater.FlowConfig(pace="free", zero_init=False, initial_scale=0.1, horizon=horizon)
+    if rtol is None:
+        return config
+    return config.model_copy(update={"rtol": rtol, "atol": rtol / 10})
 
 
 def _flow(model: nn.Module, shape: Shape) -> None:

@@ -162,7 +162,7 @@ def test_a_compiled_model_of_many_blocks_uses_all_encodings(kind: Any, config: A
 
     expected = losses_and_gradients(model)
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled: Any = torch.compile(model, backend="aot_eager")
     for _ in range(2):
         torch.testing.assert_close(losses_and_gradients(compiled), expected)
     with attached.disabled():

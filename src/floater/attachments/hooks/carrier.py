@@ -42,7 +42,8 @@ class Carrier:
 
     def _find(self, remove: bool) -> PendingEncodings | None:
         if torch.compiler.is_compiling() and not self._by_graph:
-            return self._last_outside(remove)
+            found: PendingEncodings | None = self._last_outside(remove)
+            return found
         return self._last(remove)
 
     def clear(self) -> None:
