@@ -18,13 +18,14 @@ from transformers.utils import logging
 
 import floater
 from floater import recipes
-from floater.errors import ArgumentError, LengthError, RunError
+from floater.errors import ArgumentError, ConfigError, LengthError, RunError
 from floater.runs.folder import RunFolder
 from floater.tasks.translation import averaging, corpus, evaluation
 from floater.tasks.translation import task as translation
 from floater.tasks.translation.averaging import average_run
 from floater.tasks.translation.config import SplitFiles, TranslationConfig
 from floater.tasks.translation.corpus import Pairs
+from floater.tasks.translation.decoding import Translator
 from floater.training import extract_encodings
 from floater.training.average import average
 from floater.training.checkpoints import checkpoints
@@ -186,6 +187,42 @@ def test_curves_are_written_for_tensorboard(tmp_path: Path) -> None:
     events = event_accumulator.EventAccumulator(str(folder.path / "tensorboard")).Reload()
     losses = [row["loss"] for row in folder.metrics() if "loss" in row]
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses)
+
+
+def test_validation_translates_as_many_lines_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translated = []
+    translate = Translator.translate
+
+    def counting(self: Translator, lines: list[str], **kwargs: Any) -> list[str]:
+        translated.append(len(lines))
+        return translate(self, lines, **kwargs)
+
+    def validation(name: str, **changes: Any) -> dict[str, float]:
+        given = settings(tmp_path, training={"updates": 2, "save_every": 1, "evaluate_every": 2})
+        given["decoding"] = {**given.get("decoding", {}), **changes}
+        folder = train(TranslationConfig(**given), tmp_path / name)
+        (row,) = (row for row in folder.metrics() if "eval_loss" in row)
+        return row
+
+    monkeypatch.setattr(Translator, "translate", counting)
+    every = validation("every")
+    lines, test_lines = translated
+    for name, count in (("none", 0), ("two", 2), ("more", lines + 1)):
+        translated.clear()
+        row = validation(name, valid_lines=count)
+        assert translated == ([min(count, lines)] if count else []) + [test_lines]
+        assert row["eval_loss"] == every["eval_loss"]
+        assert ("eval_bleu" in row) == (count > 0)
+        if count > lines:
+            assert row["eval_bleu"] == every["eval_bleu"]
+
+
+def test_patience_needs_the_validation_bleu(tmp_path: Path) -> None:
+    given = settings(tmp_path, training={"patience": 1})
+    with pytest.raises(ConfigError, match="`patience` of `training` waits for a better"):
+        TranslationConfig(**{**given, "decoding": {"valid_lines": 0}})
 
 
 @pytest.mark.slow

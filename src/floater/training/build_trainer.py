@@ -40,7 +40,7 @@ def build_trainer(
         )
     arguments = training_arguments(task, task.pace(data), folder)
     world = World(arguments.world_size, arguments.process_index)
-    progress = Progress(folder, console)
+    progress = Progress(folder, console, task.main)
     trainer = SafeTrainer(
         loader=lambda: task.loader(data, world),
         measure=lambda model: task.measure(model, data, world),
@@ -97,7 +97,8 @@ def training_arguments(task: Task[Any], pace: Pace, folder: RunFolder) -> Traini
         # it would log the mean of earlier losses in place of one that is not finite
         logging_nan_inf_filter=False,
         report_to=[],
-        metric_for_best_model=task.main,
+        # only patience asks for it, and a validation may do without
+        metric_for_best_model=None if training.patience is None else task.main,
         greater_is_better=task.more_is_better,
         restore_callback_states_from_checkpoint=True,
         disable_tqdm=True,

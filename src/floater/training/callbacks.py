@@ -46,10 +46,15 @@ class CountsTokens(Protocol):
 class Progress(TrainerCallback):
     """A progress bar with loss, speed and remaining time on a terminal, plain lines elsewhere, and
     metrics as JSON lines.
+
+    Args:
+        folder: the run's.
+        console: where to show it.
+        metric: the main metric of validations.
     """
 
-    def __init__(self, folder: RunFolder, console: Console) -> None:
-        self._folder, self._console = folder, console
+    def __init__(self, folder: RunFolder, console: Console, metric: str) -> None:
+        self._folder, self._console, self._metric = folder, console, metric
         self._bar: ProgressBar | None = None
         self._task: TaskID | None = None
         self._tokens, self._since, self._speed = 0, time.perf_counter(), 0.0
@@ -110,9 +115,10 @@ class Progress(TrainerCallback):
         elif "eval_seconds" in row:
             self._since += float(row["eval_seconds"])  # the speed is that of training alone
         self._folder.log({"step": state.global_step, "time": round(time.time(), 2), **row})
-        self._show(state, row, str(args.metric_for_best_model))
+        self._show(state, row)
 
-    def _show(self, state: TrainerState, row: dict[str, Any], metric: str) -> None:
+    def _show(self, state: TrainerState, row: dict[str, Any]) -> None:
+        metric = self._metric
         known = {
             "loss": "loss",
             f"eval_{metric}": _LABELS.get(metric, metric),

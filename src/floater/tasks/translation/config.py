@@ -230,6 +230,10 @@ class DecodingConfig(Config):
     batch_tokens: Annotated[int, Field(ge=1, le=2**24)] = 4096
     valid_beam: Annotated[int, Field(ge=1, le=1000)] = 1
     """Beam for the validation BLEU while training."""
+    valid_lines: Annotated[int, Field(ge=0)] | None = None
+    """Sentences of the validation set that are translated for the BLEU while training, the first
+    ones; 0 computes the loss alone, in a fraction of the time. Default: all.
+    """
     length_bins: tuple[Count, ...] = ()
     """Edges of bins of source length, in tokens, for separate scores of the test set."""
 
@@ -262,4 +266,13 @@ class TranslationConfig(RunConfig):
             )
         if self.init_scale is not None and self.positions.encoder is None:
             raise ValueError("`init_scale` needs an encoder in `positions`")
+        return self
+
+    @model_validator(mode="after")
+    def _patience_sees_bleu(self) -> TranslationConfig:
+        if self.training.patience is not None and self.decoding.valid_lines == 0:
+            raise ValueError(
+                "`patience` of `training` waits for a better validation BLEU, but `valid_lines` of "
+                "`decoding` is 0; leave one of them out"
+            )
         return self

@@ -19,7 +19,8 @@ from .scoring import score
 def validate(
     config: TranslationConfig, model: MarianMTModel, data: TranslationData, world: World
 ) -> dict[str, float]:
-    """Loss per token (without label smoothing) and BLEU; each process computes its share.
+    """Loss per token (without label smoothing), and BLEU unless no line is to be translated; each
+    process computes its share.
 
     Args:
         config: the run's.
@@ -43,14 +44,26 @@ def validate(
         logits = model(**inputs).logits.float()
         total += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"))
         count += int(labels.ne(-100).sum())
-    translator = Translator(model, vocabulary, config.decoding)
-    translations = translator.translate(source, beam=config.decoding.valid_beam)
-    numbered = list(zip(rows, translations, strict=True))
+    translated = rows[: len(range(world.rank, _translated(config, len(valid)), world.size))]
+    translations: list[str] = []
+    if translated:
+        translator = Translator(model, vocabulary, config.decoding)
+        lines = source[: len(translated)]
+        translations = translator.translate(lines, beam=config.decoding.valid_beam)
+    numbered = list(zip(translated, translations, strict=True))
     sums = [(total, count)]
     if world.size > 1:
         numbered, sums = gather_object(numbered), gather_object(sums)
-    hypotheses = [text for _, text in sorted(numbered)]
-    return {
-        "loss": sum(loss for loss, _ in sums) / max(sum(tokens for _, tokens in sums), 1),
-        "bleu": score(hypotheses, valid.target, draws=0)["bleu"].score,
-    }
+    tokens = max(sum(tokens for _, tokens in sums), 1)
+    metrics = {"loss": sum(loss for loss, _ in sums) / tokens}
+    if numbered:
+        hypotheses = [text for _, text in sorted(numbered)]
+        references = valid.target[: len(hypotheses)]
+        metrics["bleu"] = score(hypotheses, references, draws=0)["bleu"].score
+    return metrics
+
+
+def _translated(config: TranslationConfig, lines: int) -> int:
+    """How many lines of the validation set are translated."""
+    wanted = config.decoding.valid_lines
+    return lines if wanted is None else min(wanted, lines)
