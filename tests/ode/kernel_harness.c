@@ -15,6 +15,7 @@ void floater_forward(const float *, const float *, float *, const float *, const
                      long, long, int, int);
 void floater_reverse(const float *, const float *, float *, const float *, float *, float *, float *, const float *,
                      const float *, const float *, long, long, long, long, int, int);
+void floater_add_outer(const float *, const float *, float *, float *, long, long, long, long, long, int);
 
 enum { STAGES = 7, DIM = 64, HIDDEN = 48, MOST = 26 };
 
@@ -58,6 +59,11 @@ int main(int count, char **arguments) {
         floater_reverse(back1, back2, tail, scaled, slopes, inner, next, outputs, shared, tape, STAGES, rows, DIM, HIDDEN,
                         rows % 2, 1);
         print("cotangents", rows, tail, STAGES * size);
+        /* more rows than the kernel takes at once, as columns of longer ones */
+        long many = 40 * rows;
+        float *grown = numbers(DIM * HIDDEN, 1), *left = numbers(many * (DIM + 8), 1), *right = numbers(many * (HIDDEN + 3), 1);
+        floater_add_outer(left, right, grown, numbers(DIM * 256, 0), many, DIM, HIDDEN, DIM + 8, HIDDEN + 3, 1);
+        print("grown", rows, grown, DIM * HIDDEN);
         float *mixed = numbers(rows * DIM, 0), *picked = numbers(rows * DIM, 0), *polynomials = numbers(6 * DIM * 4, 1);
         int64_t places[MOST];
         for (long i = 0; i < rows; i++) places[i] = i / 4 % 4 * 6;

@@ -184,6 +184,27 @@ def test_mixing_rows_is_a_product_and_no_row_depends_on_another(
     assert torch.equal(last[0], made[0][-1])
 
 
+@pytest.mark.parametrize(
+    ("count", "left", "right"), [(1, 16, 16), (100, 48, 80), (256, 32, 16), (700, 64, 112)]
+)
+def test_outer_products_are_added_up_the_same_way_by_any_number_of_threads(
+    threads: None, count: int, left: int, right: int
+) -> None:
+    rows = torch.randn(count, left + 24, generator=_seeded(1))[:, 8 : 8 + left]
+    others = torch.randn(count, right + 5, generator=_seeded(2))[:, 5:]
+    start = torch.randn(left, right, generator=_seeded(3))
+    exact = start.double() + rows.double().t() @ others.double()
+    size = start.double().abs() + rows.double().abs().t() @ others.double().abs()
+    made = []
+    for number in (1, 2, 3):
+        torch.set_num_threads(number)
+        made.append(start.clone())
+        kernel.add_outer(rows, others, made[-1])
+    assert bool(((made[0] - exact).abs() <= 2e-6 * size).all())
+    assert torch.equal(made[0], made[1])
+    assert torch.equal(made[0], made[2])
+
+
 def test_packing_reads_both_layouts() -> None:
     matrix = torch.randn(48, 32, generator=_seeded(3))
     expected = matrix.view(48, 2, 16).transpose(0, 1).reshape(-1)

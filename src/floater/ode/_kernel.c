@@ -193,9 +193,11 @@ static Product *product = product8;
 typedef float v16 __attribute__((vector_size(64)));
 typedef float v16u __attribute__((vector_size(64), aligned(4), may_alias));
 
+/* Rows of a thin product as above, of one panel or of two side by side, `apart` elements from one to the other. */
 #define MICRO16(R)                                                                                                        \
-    WIDER static void wide##R(long depth, const float *left, long across, const float *panel, float *out, long stride,    \
-                              int more) {                                                                                 \
+    WIDER static void one##R(long depth, const float *left, long across, const float *panel, long apart, float *out,      \
+                             long stride, int more) {                                                                     \
+        (void)apart;                                                                                                      \
         v16 sum[R];                                                                                                       \
         for (int r = 0; r < R; r++) sum[r] = more ? (v16) * (const v16u *)(out + r * stride) : (v16){0};                  \
         for (long k = 0; k < depth; k++) {                                                                                \
@@ -203,27 +205,48 @@ typedef float v16u __attribute__((vector_size(64), aligned(4), may_alias));
             for (int r = 0; r < R; r++) sum[r] += left[r * across + k] * b;                                               \
         }                                                                                                                 \
         for (int r = 0; r < R; r++) *(v16u *)(out + r * stride) = sum[r];                                                 \
+    }                                                                                                                     \
+    WIDER static void two##R(long depth, const float *left, long across, const float *panel, long apart, float *out,      \
+                             long stride, int more) {                                                                     \
+        v16 low[R], high[R];                                                                                              \
+        for (int r = 0; r < R; r++) {                                                                                     \
+            low[r] = more ? (v16) * (const v16u *)(out + r * stride) : (v16){0};                                          \
+            high[r] = more ? (v16) * (const v16u *)(out + r * stride + PANEL) : (v16){0};                                 \
+        }                                                                                                                 \
+        for (long k = 0; k < depth; k++) {                                                                                \
+            v16 b0 = *(const v16u *)(panel + k * PANEL), b1 = *(const v16u *)(panel + apart + k * PANEL);                 \
+            for (int r = 0; r < R; r++) {                                                                                 \
+                low[r] += left[r * across + k] * b0;                                                                      \
+                high[r] += left[r * across + k] * b1;                                                                     \
+            }                                                                                                             \
+        }                                                                                                                 \
+        for (int r = 0; r < R; r++) {                                                                                     \
+            *(v16u *)(out + r * stride) = low[r];                                                                         \
+            *(v16u *)(out + r * stride + PANEL) = high[r];                                                                \
+        }                                                                                                                 \
     }
 MICRO16(1) MICRO16(2) MICRO16(3) MICRO16(4) MICRO16(5) MICRO16(6)
 MICRO16(7) MICRO16(8) MICRO16(9) MICRO16(10) MICRO16(11) MICRO16(12)
-static void (*const wide[])(long, const float *, long, const float *, float *, long, int) = {
-    wide1, wide2, wide3, wide4, wide5, wide6, wide7, wide8, wide9, wide10, wide11, wide12};
+typedef void Wide(long depth, const float *left, long across, const float *panel, long apart, float *out, long stride, int more);
+static Wide *const wide[2][12] = {{one1, one2, one3, one4, one5, one6, one7, one8, one9, one10, one11, one12},
+                                  {two1, two2, two3, two4, two5, two6, two7, two8, two9, two10, two11, two12}};
 
 WIDE static void product16(const Team *team, const float *packed, long depth, Block left, Block out, int end, const float *shift,
                            Block z, long first, long last) {
     long blocks = (team->rows + 11) / 12;
-    for (long column = first; column < last; column += PANEL) {
-        for (long k = 0; k < depth; k += STRETCH) {
-            long deep = depth - k < STRETCH ? depth - k : STRETCH;
+    for (long column = first; column < last; column += 2 * PANEL) {
+        long two = last - column > PANEL, width = two ? 2 * PANEL : PANEL;
+        for (long k = 0; k < depth; k += STRETCH / 2) {
+            long deep = depth - k < STRETCH / 2 ? depth - k : STRETCH / 2;
             for (long block = 0; block < blocks; block++) {
                 long row = team->rows * block / blocks, count = team->rows * (block + 1) / blocks - row;
-                wide[count - 1](deep, left.at + row * left.stride + k, left.stride, packed + column * depth + k * PANEL,
-                                out.at + row * out.stride + column, out.stride, k > 0);
+                wide[two][count - 1](deep, left.at + row * left.stride + k, left.stride, packed + column * depth + k * PANEL,
+                                     depth * PANEL, out.at + row * out.stride + column, out.stride, k > 0);
             }
         }
         if (end == PLAIN) continue;
         for (long row = 0; row < team->rows; row++)
-            for (long i = column; i < column + PANEL; i += 8) {
+            for (long i = column; i < column + width; i += 8) {
                 float *at = out.at + row * out.stride + i;
                 store(at, ended(load(at), end, team->relu, shift + i, z.at + row * z.stride + i));
             }
@@ -439,6 +462,74 @@ WIDE static void unstage(void *job, long number, long threads) {
     product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
 }
 
+#define DEEP 256 /* rows of both sides that are added between two visits to the result */
+
+typedef struct {
+    Team team;         /* `hidden` columns on the left, `dim` on the right */
+    Block left, right; /* [count, hidden] and [count, dim] */
+    float *out;        /* leftᵀ · right is added to it [hidden, dim] */
+    float *groups;     /* for columns of the left side, eight by eight [hidden / 8, DEEP, 8] */
+    long count;
+} Outer;
+
+/* R rows and WIDTH columns of out += leftᵀ · right; every element is one sum from the first row to the last. */
+#define OUTER(NAME, ATTRIBUTES, V, VU, LANES, R, WIDTH)                                                                 \
+    ATTRIBUTES static void NAME(long depth, const float *left, const float *right, float *out, long stride) {           \
+        V sum[R][WIDTH / LANES];                                                                                        \
+        for (int r = 0; r < R; r++)                                                                                     \
+            for (int i = 0; i < WIDTH / LANES; i++) sum[r][i] = *(const VU *)(out + r * stride + i * LANES);            \
+        for (long k = 0; k < depth; k++) {                                                                              \
+            V row[WIDTH / LANES];                                                                                       \
+            for (int i = 0; i < WIDTH / LANES; i++) row[i] = *(const VU *)(right + k * WIDTH + i * LANES);              \
+            for (int r = 0; r < R; r++)                                                                                 \
+                for (int i = 0; i < WIDTH / LANES; i++) sum[r][i] += left[k * 8 + r] * row[i];                          \
+        }                                                                                                               \
+        for (int r = 0; r < R; r++)                                                                                     \
+            for (int i = 0; i < WIDTH / LANES; i++) *(VU *)(out + r * stride + i * LANES) = sum[r][i];                  \
+    }
+OUTER(outer4, WIDE, v8, v8u, 8, 4, 16)
+#if defined(__x86_64__)
+OUTER(outer8, WIDER, v16, v16u, 16, 8, 16)
+OUTER(outer8by32, WIDER, v16, v16u, 16, 8, 32)
+#endif
+
+/* Eight rows of the result, of `width` columns. */
+static void outer_rows(long depth, const float *left, const float *right, float *out, long stride, long width) {
+#if defined(__x86_64__)
+    if (product == product16) {
+        (width > PANEL ? outer8by32 : outer8)(depth, left, right, out, stride);
+        return;
+    }
+#endif
+    (void)width;
+    outer4(depth, left, right, out, stride);
+    outer4(depth, left + 4, right, out + 4 * stride, stride);
+}
+
+WIDE static void outer(void *job, long number, long threads) {
+    Outer *o = job;
+    Team *team = &o->team;
+    long d0, d1, h0, h1, passed = 0, most = product == product8 ? PANEL : 2 * PANEL;
+    share(team->dim, number, threads, &d0, &d1);
+    share(team->hidden, number, threads, &h0, &h1);
+    float panel[DEEP * 2 * PANEL] __attribute__((aligned(64)));
+    for (long first = 0; first < o->count; first += DEEP) {
+        long depth = o->count - first < DEEP ? o->count - first : DEEP;
+        const float *left = o->left.at + first * o->left.stride, *right = o->right.at + first * o->right.stride;
+        for (long i = h0; i < h1; i += 8)
+            for (long k = 0; k < depth; k++) store(o->groups + i * DEEP + k * 8, load(left + k * o->left.stride + i));
+        barrier(team, threads, &passed);
+        for (long column = d0, width; column < d1; column += width) {
+            width = d1 - column < most ? PANEL : most;
+            for (long k = 0; k < depth; k++)
+                for (long i = 0; i < width; i += 8) store(panel + k * width + i, load(right + k * o->right.stride + column + i));
+            for (long i = 0; i < team->hidden; i += 8)
+                outer_rows(depth, o->groups + i * DEEP, panel, o->out + i * team->dim + column, team->dim, width);
+        }
+        barrier(team, threads, &passed);
+    }
+}
+
 #define CHUNK 1024 /* columns whose rows stay in the L1 cache */
 
 typedef struct {
@@ -629,6 +720,14 @@ void floater_pack(const float *matrix, long depth, long width, long by_row, long
                 for (long i = 0; i < PANEL; i++)
                     for (long r = 0; r < PANEL; r++) packed[r * PANEL + i] = from[r * by_row + i * by_column];
         }
+}
+
+/* leftᵀ · right is added to out [left_width, right_width]; both have `count` rows. `groups` is scratch [left_width · 256]. */
+void floater_add_outer(const float *left, const float *right, float *out, float *groups, long count, long left_width,
+                       long right_width, long left_stride, long right_stride, int threads) {
+    Outer job = {{0, 0, right_width, left_width, 0, threads, 0, outer}, {(float *)left, left_stride},
+                 {(float *)right, right_stride}, out, groups, count};
+    run(&job.team);
 }
 
 /* weights [count, depth] · rows [depth, size], for few long rows. */

@@ -22,6 +22,7 @@ from ..errors import ArgumentError
 _REGISTERS = {"avx2": 8, "avx512": 16}  # numbers in a register
 PANEL = 16
 """Sizes must be multiples of this."""
+_DEPTH = 256  # rows that the kernel's scratch for `add_outer` holds
 
 
 def library() -> Any:
@@ -106,6 +107,17 @@ def mix(weights: Tensor, rows: Tensor, out: Tensor) -> Tensor:
     pointers = (address(weights), address(rows), address(out))
     loaded().floater_mix(*pointers, *map(ctypes.c_long, sizes), torch.get_num_threads())
     return out
+
+
+def add_outer(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Add leftᵀ [n, count] · right [count, m] to `out` [n, m], where n and m are multiples of 16.
+
+    `left` and `right` may be some columns of longer rows; `out` is contiguous.
+    """
+    groups = left.new_empty(left.shape[1] * _DEPTH)
+    sizes = (*left.shape, right.shape[1], left.stride(0), right.stride(0))
+    pointers = map(address, (left, right, out, groups))
+    loaded().floater_add_outer(*pointers, *map(ctypes.c_long, sizes), torch.get_num_threads())
 
 
 def picks(rows: Tensor) -> bool:

@@ -24,7 +24,7 @@ from .fields import (
     StepCotangents,
     StepError,
 )
-from .kernel import PANEL, address, library, loaded, mix, pack
+from .kernel import PANEL, add_outer, address, library, loaded, mix, pack
 from .mlp_field import MLP, HiddenNorms, MLPField, MLPReverse, TensorMLPField, hidden_layer_error
 
 _ACTIVATION_NUMBERS = {"tanh": 0, "relu": 1}  # as the kernel numbers them
@@ -183,8 +183,8 @@ class _KernelMLPReverse(MLPReverse):
         field, seen = self._field, self._seen_rows
         rows = len(slope_cotangents) * field.rows
         by_trajectory = slope_cotangents.view(rows, field.dim)
-        self._grad_w2.addmm_(by_trajectory.t(), field.activations(self._tape))
-        self._grad_w1.addmm_(self._hidden.view(rows, field.hidden).t(), field.states(self._tape))
+        add_outer(by_trajectory, field.activations(self._tape), self._grad_w2)
+        add_outer(self._hidden.view(rows, field.hidden), field.states(self._tape), self._grad_w1)
         self._grad_shift2 += (seen @ slope_cotangents).view(2, -1, field.dim).sum(1)
         self._grad_shift1 += (seen @ self._hidden).view(2, -1, field.hidden).sum(1)
 
