@@ -13,6 +13,7 @@ from transformers import DynamicCache
 
 import floater
 from floater.attachments.projections import PositionedLinear, equip
+from floater.attachments.slot import StepVectors
 from floater.attachments.stack_encodings import StackEncodings
 
 from .attach_models import GROUPED, MOVING, batch, make
@@ -98,10 +99,13 @@ def test_a_vector_is_added_to_the_projection(bias: bool) -> None:
         plain = layer(x)
         equip(layer)
         assert isinstance(layer, PositionedLinear)
-        layer.slot.put(torch.zeros(16))
+        step = StepVectors()
+        layer.slot.join(step, 1)
+        step.vectors = [vector, torch.zeros(16)]
         assert torch.equal(layer(x), plain)
+        assert step.vectors[0] is vector
         for given in (vector, vector.double()):  # of another type: converted
-            layer.slot.put(given)
+            step.vectors = [None, given]
             torch.testing.assert_close(layer(x), plain + vector)
         assert torch.equal(layer(x), plain)  # a vector is used once
 

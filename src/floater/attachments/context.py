@@ -112,6 +112,12 @@ class HookContext:
             self._step_slots[stack] = StepSlots(points) if plain and points else None
         return self._step_slots[stack]
 
+    def end_step(self, stack: str) -> None:
+        """Forget what the projections of a stack were to take in a step of generation."""
+        slots = self._step_slots.get(stack)
+        if slots is not None:
+            slots.end()
+
     def table_offset(self, stack: StackSites) -> int:
         """Rows of the model's built-in position table before that of position 0."""
         return self.layout.table_offset(stack.layout, self.padding)

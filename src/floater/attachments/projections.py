@@ -5,6 +5,7 @@ The classes below replace the class of a layer; its parameters, names and hooks 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,13 +74,15 @@ _NOTHING = ProjectionInput()
 class PositionedLinear(nn.Linear):
     """`nn.Linear` whose bias may depend on the position."""
 
-    slot: Slot[ProjectionInput | Tensor]
+    slot: Slot[ProjectionInput]
 
     def forward(self, input: Tensor) -> Tensor:
-        given = self.slot.take()
-        if isinstance(given, Tensor):
-            return self._with_vector(input, given)
-        given = given or _NOTHING
+        slot = self.slot
+        if not torch.compiler.is_compiling():
+            vector = slot.take_vector()
+            if vector is not None:
+                return self._with_vector(input, vector)
+        given = slot.take() or _NOTHING
         added = given.added
         if added is None:
             out = super().forward(input)
@@ -94,7 +97,11 @@ class PositionedLinear(nn.Linear):
 
     def _with_vector(self, input: Tensor, vector: Tensor) -> Tensor:
         """The output where all tokens have one position, whose encoding [out] is a bias."""
-        weight, bias = self.weight, self.bias
+        own: Mapping[str, Any] = self._parameters
+        direct = "weight" in own and "bias" in own  # not so in a parametrised layer
+        # `self.weight` takes as long as everything else here but the product
+        weight: Tensor = own["weight"] if direct else self.weight
+        bias: Tensor | None = own["bias"] if direct else self.bias
         if vector.dtype != weight.dtype or weight.dtype in (torch.float16, torch.bfloat16):
             return _add(F.linear(input, weight, bias), vector)
         return F.linear(input, weight, vector if bias is None else vector + bias)
@@ -153,7 +160,7 @@ def equip(layer: nn.Module) -> torch.utils.hooks.RemovableHandle | None:
     Returns:
         The handle of the forward hook, for layers that need one.
     """
-    slot: Slot[ProjectionInput | Tensor] = Slot()
+    slot: Slot[ProjectionInput] = Slot()
     layer.slot = slot  # type: ignore[assignment]
     if type(layer) in _POSITIONED and not has_own_forward(layer):
         change_class(layer, _POSITIONED[type(layer)])

@@ -6,8 +6,23 @@ import threading
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
+
+
+class StepVectors(threading.local):
+    """The vectors that the projections of a stack take in a step of generation, per thread."""
+
+    vectors: list[Tensor | None] | None = None
+    """One for each slot that was given a number; None once it is taken. None outside of steps."""
+
+    def is_left(self) -> bool:
+        """Whether a vector was not taken."""
+        return bool([vector for vector in self.vectors or () if vector is not None])
+
+
+_NO_STEP = StepVectors()
 
 
 class Slot(Generic[T]):
@@ -23,6 +38,20 @@ class Slot(Generic[T]):
         self._traced: T | None = None
         self._by_graph = False
         """Whether the last value was put by a graph."""
+        self._step, self._number = _NO_STEP, 0
+
+    def join(self, step: StepVectors, number: int) -> None:
+        """From now on, take the vector of this number first, if there is one."""
+        self._step, self._number = step, number
+
+    def take_vector(self) -> Tensor | None:
+        """Take the vector of a step of generation, if there is one. Outside of graphs only."""
+        vectors = self._step.vectors
+        if vectors is None:
+            return None
+        number = self._number
+        vector, vectors[number] = vectors[number], None
+        return vector
 
     def put(self, value: T | None) -> None:
         """Fill the slot."""
@@ -49,11 +78,14 @@ class Slot(Generic[T]):
     def is_filled(self) -> bool:
         """Whether there is something in it, outside of graphs."""
         value = self._traced if self._by_graph else getattr(self._threads, "value", None)
-        return value is not None
+        vectors = self._step.vectors
+        return value is not None or (vectors is not None and vectors[self._number] is not None)
 
     def discard(self) -> None:
         """Empty the slot."""
         self.put(None)
+        if not torch.compiler.is_compiling():
+            self.take_vector()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Slot, ()

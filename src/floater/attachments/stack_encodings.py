@@ -19,6 +19,7 @@ from .fused_heads import QueryGroups
 from .projections import HeadRotation, PositionedLinear, ProjectionInput
 from .relative_attention import AttentionInput
 from .sites import InsertionPoint
+from .slot import StepVectors
 from .token_positions import IndexRange, TokenPositions
 
 
@@ -99,20 +100,28 @@ class StepSlots:
     """
 
     def __init__(self, points: Sequence[InsertionPoint]) -> None:
+        self.step = StepVectors()
         self._kinds = []
+        number = 0
         for queries in dict.fromkeys(point.grouped for point in points):  # in order, each once
             kind = [point for point in points if point.grouped == queries]
-            slots: list[Any] = [point.projection.slot for point in kind]  # type: ignore[union-attr]
             sites = [point.first_site for point in kind]
-            index = torch.tensor(sites, device="cpu")
-            self._kinds.append((queries, index, sites, slots))
+            self._kinds.append((queries, torch.tensor(sites, device="cpu"), sites))
+            for point in kind:
+                slot: Any = point.projection.slot  # type: ignore[union-attr]
+                slot.join(self.step, number)
+                number += 1
 
     def fill(self, encodings: RowEncodings) -> None:
         """Give every projection the encoding of its site."""
-        for queries, index, sites, slots in self._kinds:
-            vectors = encodings.vectors(index, sites, queries)
-            for slot, vector in zip(slots, vectors, strict=True):
-                slot.put(vector)
+        vectors: list[Tensor | None] = []
+        for queries, index, sites in self._kinds:
+            vectors += encodings.vectors(index, sites, queries)
+        self.step.vectors = vectors
+
+    def end(self) -> None:
+        """Take what was left back."""
+        self.step.vectors = None
 
 
 class SitePieces:

@@ -31,8 +31,11 @@ class BlockEntry:
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> NewArguments:
-        kwargs = dict(kwargs)
-        pending = kwargs.pop(ENCODINGS_ARGUMENT, None)
+        pending = kwargs.get(ENCODINGS_ARGUMENT)
+        if pending is not None and pending.serves(module):
+            del kwargs[ENCODINGS_ARGUMENT]  # from a dictionary that only this call has
+            return None
+        kwargs = {name: value for name, value in kwargs.items() if name != ENCODINGS_ARGUMENT}
         if pending is None:
             self._empty_slots()
             if self._context.enabled and (any(self.points_by_call.values()) or self.input_points):
@@ -42,14 +45,10 @@ class BlockEntry:
                     " call it inside attachment.disabled()."
                 )
             return args, kwargs
-        if pending.filled and id(module) not in pending.entered:
-            pending.entered.add(id(module))
-            return args, kwargs
         _check_checkpointing(module)
         name = None if args else self._arguments.first
         hidden: Tensor = args[0] if name is None else kwargs[name]
-        if pending.fill_all(hidden):
-            pending.entered.add(id(module))
+        if pending.fill_all(hidden) and pending.serves(module):
             return args, kwargs
         encodings = pending.encodings(hidden)
         first = encodings.first_block(module)

@@ -62,6 +62,8 @@ class StackEntry:
         tables = kwargs.pop(TABLES, None)
         if self._carrier is not None:
             self._carrier.clear()
+        if not torch.compiler.is_compiling():
+            self._context.end_step(self._stack)  # one that was interrupted
         if not self._context.enabled:
             return args, kwargs
         self._context.check_adapters()

@@ -12,6 +12,7 @@ from ..context import HookContext
 from ..sites import BlockSites, InsertionPoint
 from .arguments import ENCODINGS_ARGUMENT
 from .carrier import Carrier
+from .pending import PendingEncodings
 
 
 class StackExit:
@@ -35,7 +36,8 @@ class StackExit:
         pending = kwargs.get(ENCODINGS_ARGUMENT) if self._carrier is None else self._carrier.pop()
         if torch.compiler.is_compiling():
             return None
-        unused = self._unused(None if pending is None or not pending.filled else pending.entered)
+        unused = None if pending is not None and pending.all_taken() else self._unused(pending)
+        self._context.end_step(self._stack)
         if output is None or pending is None:  # the forward failed
             return None
         if self._context.stack(self._stack).built_in is not None and not pending.built_in_used:
@@ -58,15 +60,13 @@ class StackExit:
             return pending.record_positions(output)
         return None
 
-    def _unused(self, entered: set[int] | None) -> str | None:
+    def _unused(self, pending: PendingEncodings | None) -> str | None:
         """Empty all slots; return what did not use its encodings, and what to do about it.
 
-        Keys and values of the other stack do not count, because they may be cached, nor do blocks
-        that were not entered.
-
-        Args:
-            entered: the blocks that were, by their id, if all slots were filled at once.
+        Keys and values of the other stack do not count, because they may be cached. Where all slots
+        were filled at once, blocks that were not entered do not count either.
         """
+        entered = None if pending is None or not pending.filled else pending.entered
         unused = None
         for slot, point, block in self._slots():
             if not slot.is_filled():

@@ -78,12 +78,13 @@ class ForwardLengths:
             return own, source
         if moved or (encoders.beyond == "extrapolate" and torch.compiler.is_compiling()):
             return own, source
-        kept: tuple[TokenPositions, TokenPositions | None] = self._keep_within(
+        if not torch.compiler.is_compiling():
+            return self._keep_within(own, source, past, given)
+        kept: tuple[TokenPositions, TokenPositions | None] = self._keep_within_outside(
             own, source, past, given
         )
         return kept
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _keep_within(
         self,
         own: TokenPositions,
@@ -108,6 +109,8 @@ class ForwardLengths:
         if limit is not None and not generated and not chosen:
             self._check(own, limit)
         return own, source
+
+    _keep_within_outside = torch.compiler.disable(_keep_within)
 
     def _factors(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from ...encoders import TableFlow
@@ -100,6 +100,7 @@ class PendingEncodings:
         """Whether the slots of all blocks are filled at once."""
         self.entered: set[int] = set()
         """The blocks that were entered since then, by their id."""
+        self._entered_again = False
 
     @property
     def used(self) -> bool:
@@ -163,6 +164,23 @@ class PendingEncodings:
         slots = self._context.step_slots(self._stack)
         self.filled = slots is not None and self.encodings(hidden).fill_all(slots, hidden)
         return self.filled
+
+    def serves(self, block: nn.Module) -> bool:
+        """Whether the slots of a block that is entered now are filled already."""
+        if not self.filled:
+            return False
+        if id(block) in self.entered:
+            self._entered_again = True
+            return False
+        self.entered.add(id(block))
+        return True
+
+    def all_taken(self) -> bool:
+        """Whether the slots of all blocks were filled at once, only then, and are empty now."""
+        if not self.filled or self._entered_again:
+            return False
+        slots = self._context.step_slots(self._stack)
+        return slots is not None and not slots.step.is_left()
 
     def turned(self, hidden: Tensor) -> TurnedPhases:
         """What is added to the phases of a rotary model; `hidden` [B, L, dim] enters the blocks."""
