@@ -246,6 +246,7 @@ def machine() -> dict[str, Any]:
     """Return what a time depends on: the machine, the threads, the versions, the kernel."""
     return {
         "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],
