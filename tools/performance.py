@@ -248,8 +248,8 @@ def machine(record: Record) -> str:
     kernel = "with the kernel" if facts["kernel"] else "without the kernel"
     instructions = f" ({facts['instructions']})" if "instructions" in facts else ""
     return (
-        f"{facts['cpu']}{instructions}, {facts['threads']} threads on {facts['cores']} cores, load average "
-        f"{facts['load_average']:.1f} at the end; torch {facts['torch']}, transformers "
+        f"{facts['cpu']}{instructions}, {facts['threads']} threads on {facts['cores']} cores, "
+        f"load average {facts['load_average']:.1f} at the end; torch {facts['torch']}, transformers "
         f"{facts['transformers']}, floater {facts['floater']}, {kernel}.\n"
     )
 
