@@ -249,8 +249,8 @@ def machine(record: Record) -> str:
     instructions = f" ({facts['instructions']})" if "instructions" in facts else ""
     return (
         f"{facts['cpu']}{instructions}, {facts['threads']} threads on {facts['cores']} cores, "
-        f"load average {facts['load_average']:.1f} at the end; torch {facts['torch']}, transformers "
-        f"{facts['transformers']}, floater {facts['floater']}, {kernel}.\n"
+        f"load average {facts['load_average']:.1f} at the end; torch {facts['torch']}, "
+        f"transformers {facts['transformers']}, floater {facts['floater']}, {kernel}.\n"
     )
 
 
