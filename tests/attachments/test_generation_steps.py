@@ -168,3 +168,21 @@ def test_an_interrupted_forward_pass_leaves_nothing_behind(name: str) -> None:
     handle.remove()
     with torch.no_grad(), attached.disabled():
         assert torch.equal(model(**inputs).logits, plain(**inputs).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("baked", [False, True])
+def test_compiled_blocks_take_the_encodings_of_a_step(baked: bool) -> None:
+    """The model runs without graphs and fills the slots; its blocks are graphs."""
+    model = make("llama")
+    attached = floater.attach(model, MOVING)
+    if baked:
+        attached.bake(20)
+    ids = batch("llama")["input_ids"]
+    cache = after_prompt(model, ids[:, :-1])
+    expected = step(model, cache, ids[:, -1:])
+    for block in model.model.layers:
+        block.compile(backend="eager")
+    for _ in range(2):  # blocks compile for prompts and for steps
+        cache = after_prompt(model, ids[:, :-1])
+        torch.testing.assert_close(step(model, cache, ids[:, -1:]), expected, rtol=1e-5, atol=1e-5)

@@ -78,10 +78,9 @@ class PositionedLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         slot = self.slot
-        if not torch.compiler.is_compiling():
-            vector = slot.take_vector()
-            if vector is not None:
-                return self._with_vector(input, vector)
+        vector = slot.take_vector()
+        if vector is not None:
+            return self._with_vector(input, vector)
         given = slot.take() or _NOTHING
         added = given.added
         if added is None:

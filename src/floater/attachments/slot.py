@@ -45,13 +45,18 @@ class Slot(Generic[T]):
         self._step, self._number = step, number
 
     def take_vector(self) -> Tensor | None:
-        """Take the vector of a step of generation, if there is one. Outside of graphs only."""
+        """Take the vector of a step of generation, if there is one."""
+        if torch.compiler.is_compiling():
+            found: Tensor | None = None if self._by_graph else self._take_vector_outside()
+            return found
         vectors = self._step.vectors
         if vectors is None:
             return None
         number = self._number
         vector, vectors[number] = vectors[number], None
         return vector
+
+    _take_vector_outside = torch.compiler.disable(take_vector)
 
     def put(self, value: T | None) -> None:
         """Fill the slot."""
@@ -83,9 +88,8 @@ class Slot(Generic[T]):
 
     def discard(self) -> None:
         """Empty the slot."""
+        self.take_vector()
         self.put(None)
-        if not torch.compiler.is_compiling():
-            self.take_vector()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Slot, ()
