@@ -37,7 +37,7 @@ class Slot(Generic[T]):
         self._threads = threading.local()
         self._traced: T | None = None
         self._by_graph = False
-        """Whether the last value was put by a graph."""
+        """Whether the value was put by a graph."""
         self._step, self._number = _NO_STEP, 0
 
     def join(self, step: StepVectors, number: int) -> None:
@@ -69,7 +69,7 @@ class Slot(Generic[T]):
         """Empty the slot and return what was in it."""
         if self._by_graph:
             value = self._traced
-            self._traced = None
+            self._traced, self._by_graph = None, False
             return value
         return self._take_outside() if torch.compiler.is_compiling() else self._take_own()
 
@@ -88,8 +88,8 @@ class Slot(Generic[T]):
 
     def discard(self) -> None:
         """Empty the slot."""
-        self.take_vector()
         self.put(None)
+        self.take_vector()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Slot, ()
