@@ -234,6 +234,16 @@ def _seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
 
+def test_a_kernel_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_FUNCTIONS", ("pack", "something_new"))
+    monkeypatch.setattr(kernel, "_loaded", [])
+    with pytest.warns(UserWarning, match="has no something_new.*install floater again"):
+        assert kernel.library() is None
+    assert kernel_field.fastest_mlp_field(16, 16, ACTIVATIONS["tanh"], torch.zeros(1)) is (
+        TensorMLPField
+    )
+
+
 def test_unknown_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOATER_KERNEL", "off")
     with pytest.raises(floater.errors.ArgumentError, match="must be 0, 1, avx2 or avx512, but is"):

@@ -11,17 +11,31 @@ import contextlib
 import ctypes
 import importlib.machinery
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, caller_level
 
 _REGISTERS = {"avx2": 8, "avx512": 16}  # numbers in a register
 PANEL = 16
 """Sizes must be multiples of this."""
+_FUNCTIONS = (
+    "threads",
+    "pack",
+    "mix",
+    "add_outer",
+    "pick_turned",
+    "unpick_turned",
+    "stage",
+    "unstage",
+    "forward",
+    "reverse",
+    "measure",
+)
 _DEPTH = 256  # rows that the kernel's scratch for `add_outer` holds
 
 
@@ -64,6 +78,13 @@ def _load() -> Any:
         if not opened.floater_usable(width):
             return None
     except (OSError, AttributeError):
+        return None
+    if missing := [name for name in _FUNCTIONS if not hasattr(opened, f"floater_{name}")]:
+        warnings.warn(
+            f"The compiled kernel {path} is that of another version (it has no {missing[0]}), so "
+            "tensor operations take its place, which are slower; install floater again.",
+            stacklevel=caller_level(),
+        )
         return None
     # The kernel borrows torch's OpenMP threads; without them it uses a single thread.
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
@@ -129,7 +150,7 @@ def picks(rows: Tensor) -> bool:
         and rows.shape[1] % PANEL == 0
         and rows.numel() > 0
         and rows.stride(1) == 1
-        and hasattr(library(), "floater_pick_turned")
+        and library() is not None
     )
 
 
