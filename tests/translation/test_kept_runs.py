@@ -77,6 +77,29 @@ def test_other_settings_and_damaged_predictions_are_not_taken(
     assert not TranslationTask(config).is_measured(copy)
 
 
+def test_a_run_with_another_validation_bleu_is_the_same_unless_training_waits_for_it(
+    runs: Path, config: TranslationConfig, tmp_path: Path
+) -> None:
+    run = RunFolder(tmp_path / "copy")
+    shutil.copytree(runs / "one-seed0", run.path)
+
+    def task(patience: int | None = None, **decoding: int) -> TranslationTask:
+        given = config.model_dump(mode="json")
+        given["training"]["patience"] = patience
+        given["decoding"] |= decoding
+        return TranslationTask(TranslationConfig(**given))
+
+    for changed in (task(), task(valid_lines=0), task(valid_lines=1, valid_beam=2)):
+        assert changed.is_finished(run)
+        assert changed.is_measured(run)
+    assert not task(beam=config.decoding.beam + 1).is_measured(run)
+    settings = run.path / "config.yaml"
+    text = settings.read_text(encoding="utf-8")
+    settings.write_text(text.replace("patience: null", "patience: 3"), encoding="utf-8")
+    assert task(patience=3).is_measured(run)
+    assert not task(patience=3, valid_lines=1).is_measured(run)
+
+
 def test_changed_test_data_are_noticed(
     runs: Path, config: TranslationConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,9 @@ from .preparing import TranslationData, long_enough, prepare, resolve
 from .validation import validate
 from .vocabulary import Vocabulary
 
+_VALIDATION = ("valid_beam", "valid_lines")
+"""Settings of `decoding` that nothing but the validation BLEU depends on."""
+
 
 class TranslationTask(Task[TranslationData]):
     """Translate sentences from one language to another."""
@@ -86,7 +89,10 @@ class TranslationTask(Task[TranslationData]):
         before, now = self.previous(folder).dump(), self.config.dump()
         if self.config.init_from is not None:
             now["vocabulary"] = before["vocabulary"]  # a warm start takes over the vocabulary
-        return before == now
+        if self.config.training.patience is None:  # no update depends on the validation BLEU
+            for key in _VALIDATION:
+                now["decoding"][key] = before["decoding"][key]
+        return bool(before == now)
 
     def is_measured(self, folder: RunFolder) -> bool:
         if not folder.started() or not folder.finished() or not self._has_same_settings(folder):
