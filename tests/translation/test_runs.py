@@ -19,6 +19,7 @@ from transformers.utils import logging
 import floater
 from floater import recipes
 from floater.errors import ArgumentError, ConfigError, LengthError, RunError
+from floater.ode import kernel
 from floater.runs.folder import RunFolder
 from floater.tasks.translation import averaging, corpus, evaluation
 from floater.tasks.translation import task as translation
@@ -111,6 +112,26 @@ def test_every_kind_trains_and_translates(tmp_path: Path, name: str) -> None:
     else:
         with past_range:
             assert len(translator.translate([long])) == 1
+
+
+def test_a_run_says_that_its_flow_is_solved_without_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(name: str, **training: Any) -> bool:
+        given = settings(
+            tmp_path,
+            positions=ENCODERS[name],
+            training={"updates": 1, "save_every": 1, **training},
+        )
+        train(TranslationConfig(**given), tmp_path / f"run{len(list(tmp_path.iterdir()))}")
+        return "floater's compiled kernel is not there" in capsys.readouterr().err
+
+    monkeypatch.setattr(kernel, "_loaded", [None])
+    assert told("flow qkv")
+    assert not told("flow qkv", freeze_flow=True)
+    assert not told("sinusoidal")
+    monkeypatch.setenv("FLOATER_KERNEL", "0")  # a choice
+    assert not told("flow qkv")
 
 
 @pytest.mark.slow

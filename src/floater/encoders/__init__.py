@@ -4,6 +4,7 @@ vectors for distances inside self-attention (`Relative`).
 
 from ..errors import ArgumentError
 from ..ode import Pieces as Pieces
+from ..ode import kernel_is_missing as kernel_is_missing
 from .base import Encoder as Encoder
 from .base import EncoderConfig as EncoderConfig
 from .flow import Flow as Flow

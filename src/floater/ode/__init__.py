@@ -8,6 +8,7 @@ from .fields import Dynamics as Dynamics
 from .fields import Field as Field
 from .gradient_method import ProvidesField as ProvidesField
 from .gradient_method import refuse_second_order as refuse_second_order
+from .kernel import kernel_is_missing as kernel_is_missing
 from .kernel_field import fastest_mlp_field as fastest_mlp_field
 from .mlp_field import MLP as MLP
 from .pieces import Pieces as Pieces

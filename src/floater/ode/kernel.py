@@ -44,6 +44,13 @@ def library() -> Any:
     return None if _wish() == "0" else loaded()
 
 
+def kernel_is_missing() -> bool:
+    """Return whether solves on the CPU have to do without the kernel although nobody asked for it:
+    it was not built, or this processor cannot run it.
+    """
+    return _wish() != "0" and loaded() is None
+
+
 def _wish() -> str:
     """What the user wants of the kernel."""
     wish = os.environ.get("FLOATER_KERNEL", "")

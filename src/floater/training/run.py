@@ -14,13 +14,14 @@ from rich.console import Console
 from torch import nn
 from transformers import set_seed
 
+from ..encoders import Flow, kernel_is_missing
 from ..printing import print_text
 from ..runs.folder import RunFolder
 from ..runs.locks import in_use
 from .build_trainer import build_trainer
 from .callbacks import Progress, TrainingClock
 from .checkpoints import checkpoints, remove_incomplete, step_of
-from .process import expecting_long_inputs, main_console, process_settings
+from .process import expecting_long_inputs, main_console, on_cpu, process_settings
 from .resume import check_data, check_start, reached_end
 from .task import Task, TaskData
 from .trainer import SafeTrainer
@@ -60,7 +61,8 @@ def _run(task: Task[Any], folder: RunFolder, *, resume: bool, console: Console) 
     check_data(folder, data.fingerprints)
     set_seed(task.config.seed)
     model = task.build_model(data)
-    for warning in task.warnings(model, data):
+    warnings = [*task.warnings(model, data), *_slow_solves(model, task.config.training.freeze_flow)]
+    for warning in warnings:
         print_text(console, f"warning: {warning}")
     if not task.trains:
         _begin(task, folder, data, model, console, processes=1)
@@ -74,6 +76,18 @@ def _run(task: Task[Any], folder: RunFolder, *, resume: bool, console: Console) 
         _finish(task, folder, data, task.final_model(folder), console)
     trainer.accelerator.wait_for_everyone()
     return folder
+
+
+def _slow_solves(model: nn.Module, frozen: bool) -> list[str]:
+    """What to do about flows that train on a CPU without the compiled kernel."""
+    flows = (module for module in model.modules() if isinstance(module, Flow))
+    trained = any(weight.requires_grad for flow in flows for weight in flow.parameters())
+    if frozen or not trained or not on_cpu() or not kernel_is_missing():
+        return []
+    return [
+        "floater's compiled kernel is not there, so tensor operations solve the flow, which takes "
+        "about twice as long; with a C compiler, install floater again"
+    ]
 
 
 def _begin(
