@@ -134,6 +134,18 @@ def test_a_run_says_that_its_flow_is_solved_without_the_kernel(
     assert not told("flow qkv")
 
 
+def test_metrics_count_the_evaluations_of_a_flow(tmp_path: Path) -> None:
+    def counted(name: str) -> list[int | None]:
+        given = settings(tmp_path, positions=ENCODERS[name], training={"updates": 2})
+        folder = train(TranslationConfig(**given), tmp_path / name)
+        return [row.get("evaluations") for row in folder.metrics() if "loss" in row]
+
+    counts = counted("flow qkv")
+    assert len(counts) == 2
+    assert all(count is not None and count >= 2 + 6 for count in counts)  # a step of Dopri5, begun
+    assert counted("sinusoidal") == [None, None]
+
+
 @pytest.mark.slow
 def test_a_run_reads_its_test_set_and_loads_its_model_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ _CURVES = {
     "eval_loss": ("validation loss", "loss per token"),
     "loss": ("training loss", "smoothed loss per token"),
     "tokens_per_second": ("speed", "tokens per second"),
+    "evaluations": ("solver", "evaluations of h in a solve"),
     "learning_rate": ("learning rate", "learning rate"),
     "grad_norm": ("gradient", "norm of the gradient"),
 }

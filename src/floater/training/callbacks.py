@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from ..attachments import attachment
+from ..encoders import Flow
 from ..errors import ArgumentError, AttachmentError
 from ..runs.folder import RunFolder
 
@@ -97,6 +98,7 @@ class Progress(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        model: nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
         """Write a line of metrics, and show the latest values."""
@@ -112,6 +114,8 @@ class Progress(TrainerCallback):
             self._speed = (tokens - self._tokens) / max(now - self._since, 1e-9) * args.world_size
             self._tokens, self._since = tokens, now
             row["tokens_per_second"] = round(self._speed, 1)
+            if evaluations := _evaluations(model):
+                row["evaluations"] = evaluations
         elif "eval_seconds" in row:
             self._since += float(row["eval_seconds"])  # the speed is that of training alone
         self._folder.log({"step": state.global_step, "time": round(time.time(), 2), **row})
@@ -149,6 +153,12 @@ class Progress(TrainerCallback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _evaluations(model: nn.Module | None) -> int:
+    """How often the flows of a model evaluated h in their last solves."""
+    modules = () if model is None else model.modules()
+    return sum(module.evaluations for module in modules if isinstance(module, Flow))
 
 
 class TrainingClock(TrainerCallback):
