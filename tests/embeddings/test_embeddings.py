@@ -151,6 +151,28 @@ def test_long_inputs_are_read_as_the_config_says(reading: str, settings: dict[st
             assert max(map(len, windows)) == longest
 
 
+@pytest.mark.parametrize("reading", ["whole", "truncate", "windows"])
+def test_a_test_set_may_be_read_less_far(reading: str, settings: dict[str, Any]) -> None:
+    again = {"files": settings["data"]["valid"]}
+    data = {**settings["data"], "more": {"less": {**again, "valid_length": 50}, "same": again}}
+    far = task(settings, reading=reading, data=data)
+    near = task(settings, reading=reading, valid_length=50)
+    splits = far.splits()
+    features = {name: far.encode(splits[name], tokenizer(), training=False) for name in splits}
+    expected = near.encode(near.splits()["valid"], tokenizer(), training=False)
+    assert features["less"].lengths().tolist() == expected.lengths().tolist()
+    for number in range(len(expected)):
+        rows = [row for row in features["less"][number]["input_ids"] if len(row) > 2]  # type: ignore[union-attr]
+        assert rows == [row for row in expected[number]["input_ids"] if len(row) > 2]  # type: ignore[union-attr]
+        assert features["same"][number] == features["valid"][number]
+    assert "50 tokens" in far.signature("accuracy", splits["less"])
+    assert "100 tokens" in far.signature("accuracy", splits["same"])
+    assert splits["less"].fingerprint() == {**splits["same"].fingerprint(), "read": 50}
+    data["more"]["less"]["valid_length"] = 101
+    with pytest.raises(ConfigError, match=r"`valid_length` of `less` must be at most .* 100, but"):
+        task(settings, data=data)
+
+
 def test_the_loss_compares_with_the_other_documents(settings: dict[str, Any]) -> None:
     problem = task(settings, positions={"encoder": None}, training={"part": "nothing"})
     model = AutoModel.from_pretrained(settings["model"]["name"]).eval()

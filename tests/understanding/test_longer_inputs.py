@@ -63,7 +63,7 @@ def test_the_loss_in_a_bin_is_that_of_its_tokens(tmp_path: Path) -> None:
         assert scores[f"loss {name}"] == pytest.approx(expected, rel=1e-5)
     assert list(task.measures) == ["loss", "accuracy", "loss 0-10", "loss 10-20", "loss 20+"]
     assert {"loss", "loss 10-20", "perplexity"} <= task.less_is_better
-    assert "|length:30" in task.signature("loss")
+    assert "|length:30" in task.signature("loss", None)
 
 
 def test_phases_are_compared_with_the_fixed_scalings(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class CausalLMTask(LanguageModelTask[Sequences]):
         settings: dict[str, Any] = {**batch, "use_cache": False}
         return forward(model, settings)
 
-    def signature(self, measure: str) -> str:
+    def signature(self, measure: str, split: object) -> str:
         text = "lines apart" if self.config.data.apart else "packed"
         return f"{measure}|causal lm|{text}|length:{self.length(training=False)}"
 

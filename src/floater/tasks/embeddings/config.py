@@ -36,6 +36,8 @@ class TestSet(Config):
     """
     min_tokens: Annotated[int, Field(ge=4)] | None = None
     """Shorter documents are left out. Default: `min_valid_tokens`; none with a label."""
+    valid_length: Annotated[int, Field(ge=8, le=2**20)] | None = None
+    """Tokens that are read of a half, or of a document with a label. Default: that of all sets."""
 
     @model_validator(mode="after")
     def _folds_have_labels(self) -> TestSet:
@@ -127,6 +129,12 @@ class EmbeddingsConfig(UnderstandingConfig):
             if window > self.valid_length:
                 raise ValueError(
                     f"`{name}` must be at most `valid_length`, {self.valid_length}, but is {window}"
+                )
+        for name, own in self.data.more.items():
+            if own.valid_length is not None and own.valid_length > self.valid_length:
+                raise ValueError(
+                    f"`valid_length` of `{name}` must be at most that of all sets, "
+                    f"{self.valid_length}, but is {own.valid_length}"
                 )
         return self
 

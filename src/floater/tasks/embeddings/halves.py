@@ -32,6 +32,8 @@ class DocumentTexts:
         labels: the class of each document; None if halves search each other.
         folds: the part of a cross-validation to which each belongs; None for random parts.
         shortest: documents of fewer tokens are left out; None for the limit of training.
+        read: tokens that are read of a half or of a document with a class; None for those of all
+            test sets.
     """
 
     texts: list[str]
@@ -39,6 +41,7 @@ class DocumentTexts:
     labels: list[str] | None = None
     folds: list[str] | None = None
     shortest: int | None = None
+    read: int | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -46,7 +49,12 @@ class DocumentTexts:
     def fingerprint(self) -> dict[str, str | int]:
         """What a run folder records about it."""
         lines = [*self.texts, *(self.labels or ()), *(self.folds or ())]
-        return {"from": self.name, "documents": len(self), "sha256": digest(lines)}
+        found: dict[str, str | int] = {
+            "from": self.name,
+            "documents": len(self),
+            "sha256": digest(lines),
+        }
+        return found if self.read is None else {**found, "read": self.read}
 
 
 def read(paths: Sequence[Path], key: str) -> DocumentTexts:
@@ -74,7 +82,13 @@ def read_set(settings: TestSet) -> DocumentTexts:
                 f"{documents.name} must have at least two values of `{key}`, but has "
                 f"{len(set(values))}."
             )
-    return replace(documents, labels=labels, folds=folds, shortest=settings.min_tokens)
+    return replace(
+        documents,
+        labels=labels,
+        folds=folds,
+        shortest=settings.min_tokens,
+        read=settings.valid_length,
+    )
 
 
 def _names(path: Path, key: str) -> list[str]:
@@ -160,7 +174,8 @@ class HalfInputs(Dataset[Halves]):
     def lengths(self) -> np.ndarray:
         """Tokens of each document's longer input [documents]."""
         sizes = np.array([max(map(len, self._parts(document))) for document in self._documents])
-        lengths: np.ndarray = np.minimum(sizes, self._room) + len(self._before) + len(self._after)
+        most = self._room if self._most is None else min(self._room, self._most)
+        lengths: np.ndarray = np.minimum(sizes, most) + len(self._before) + len(self._after)
         return lengths
 
     def __getitem__(self, number: int) -> Halves:

@@ -91,7 +91,7 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
             else split.shortest or settings.min_valid_tokens,
             most=settings.max_train if training else settings.max_valid,
             seed=config.seed if training else None,
-            read_tokens=None if training else config.valid_length,
+            read_tokens=None if training else self._read_tokens(split),
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -159,5 +159,9 @@ class EmbeddingsTask(UnderstandingTask[DocumentTexts, HalfInputs]):
         accuracy, mrr = 100 * table.mean(0)
         return {"accuracy": float(accuracy), "mrr": float(mrr)}
 
-    def signature(self, measure: str) -> str:
-        return f"{measure}|{self.config.valid_length} tokens of each half or document"
+    def signature(self, measure: str, split: DocumentTexts) -> str:
+        return f"{measure}|{self._read_tokens(split)} tokens of each half or document"
+
+    def _read_tokens(self, split: DocumentTexts) -> int:
+        """Tokens that are read of a half, or of a document with a class, in evaluation."""
+        return split.read or self.config.valid_length

@@ -192,7 +192,7 @@ class EventsTask(TimedTask[EventsSplit, EventInputs]):
             name: float(measure(table, everything)[0]) for name, measure in self.measures.items()
         }
 
-    def signature(self, measure: str) -> str:
+    def signature(self, measure: str, split: object) -> str:
         return f"{measure}|per event after the first|unit:{self.config.clock.name or 'raw'}"
 
     # Commands -------------------------------------------------------------------------------------

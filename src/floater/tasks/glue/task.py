@@ -182,5 +182,5 @@ class GlueTask(UnderstandingTask[Sentences, GlueInputs]):
     def scores(self, table: np.ndarray) -> dict[str, float]:
         return {name: score(name, table[:, 0], table[:, 1]) for name in self.measures}
 
-    def signature(self, measure: str) -> str:
+    def signature(self, measure: str, split: object) -> str:
         return f"{measure}|glue {self.config.data.name}|scikit-learn:{sklearn.__version__}"

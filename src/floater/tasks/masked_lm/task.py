@@ -141,7 +141,7 @@ class MaskedLMTask(LanguageModelTask[Blocks]):
         masked = labels.ne(-100)
         return masked, labels[masked]
 
-    def signature(self, measure: str) -> str:
+    def signature(self, measure: str, split: object) -> str:
         share, length = self.config.data.share, self.length(training=False)
         return f"{measure}|masked lm|hidden:{share}|length:{length}|seed:{_VALID_SEED}"
 

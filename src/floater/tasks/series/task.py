@@ -306,7 +306,7 @@ class SeriesTask(TimedTask[SeriesSplit, SeriesInputs]):
             measures = {"accuracy": _accuracy}
         return {name: float(measure(table, everything)[0]) for name, measure in measures.items()}
 
-    def signature(self, measure: str) -> str:
+    def signature(self, measure: str, split: object) -> str:
         return f"{measure}|{self.config.head.kind}"
 
     # Commands -------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def evaluate(
         predictions = problem.judge(split, features, outputs)
         table = predictions.table
         scores = SetScores(
-            scores=_scores(problem, table) if table.size else {},
+            scores=_scores(problem, table, split) if table.size else {},
             examples=len(table) or len(split),
             seconds=round(time.perf_counter() - started, 1),
             data=split.fingerprint(),
@@ -78,7 +78,7 @@ def evaluate(
         return folder.add_scores(name, scores, lambda: _write(folder, name, predictions))
 
 
-def _scores(problem: Problem[Any, Any], table: np.ndarray) -> dict[str, Score]:
+def _scores(problem: Problem[Any, Any], table: np.ndarray, split: Any) -> dict[str, Score]:
     version = importlib.metadata.version("floater-transformers")
     return {
         measure: Score(
@@ -86,7 +86,7 @@ def _scores(problem: Problem[Any, Any], table: np.ndarray) -> dict[str, Score]:
             interval=(
                 interval(problem.measures[measure], table) if measure in problem.measures else None
             ),
-            signature=f"{problem.signature(measure)}|n:{len(table)}|floater:{version}",
+            signature=f"{problem.signature(measure, split)}|n:{len(table)}|floater:{version}",
             more_is_better=measure not in problem.less_is_better,
         )
         for measure, value in problem.scores(table).items()

@@ -141,8 +141,8 @@ class Problem(ABC, Generic[S, F]):
     def scores(self, table: np.ndarray) -> dict[str, float]:
         """Every measure of a table."""
 
-    def signature(self, measure: str) -> str:
-        """Everything that a score must share with another to be comparable."""
+    def signature(self, measure: str, split: S) -> str:
+        """Everything that a score of a split must share with another to be comparable."""
         return measure
 
 
