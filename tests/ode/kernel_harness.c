@@ -11,13 +11,14 @@ void floater_pack(const float *, long, long, long, long, float *);
 void floater_mix(const float *, const float *, float *, long, long, long, int);
 void floater_pick_turned(const float *, const int64_t *, float *, float *, long, long, long, long, int, float *, const float *);
 void floater_unpick_turned(const float *, const int64_t *, float *, float *, long, long, long, long, int, float *, const float *);
-void floater_forward(const float *, const float *, float *, const float *, const float *, const float *, float *, long, long,
-                     long, long, int, int);
-void floater_reverse(const float *, const float *, float *, const float *, float *, float *, float *, const float *,
-                     const float *, const float *, long, long, long, long, int, int);
+void floater_attempt(const float *, const float *, float *, const double *, const float *, const float *, const float *, const float *,
+                     float *, const float *, float *, float *, float *, float *, double *, long, long, long, long, int, int, long,
+                     double, float, float);
+void floater_reverse_steps(const float *, const float *, float *, const float *, float *, float *, float *, const float *,
+                           const float *, const float *, long, long, long, long, int, int, long);
 void floater_add_outer(const float *, const float *, float *, float *, long, long, long, long, long, int);
 
-enum { STAGES = 7, DIM = 64, HIDDEN = 48, MOST = 26 };
+enum { STAGES = 7, DEGREE = 4, DIM = 64, HIDDEN = 48, MOST = 26 };
 
 static uint32_t state = 1;
 static float *numbers(long count, float scale) {
@@ -47,17 +48,27 @@ int main(int count, char **arguments) {
         floater_pack(second, HIDDEN, DIM, DIM, 1, packed2);
         floater_pack(first, HIDDEN, DIM, 1, HIDDEN, back1);
         floater_pack(second, DIM, HIDDEN, 1, DIM, back2);
-        float *terms = numbers((1 + STAGES) * size, 1), *tape = numbers(STAGES * (size + deep), 1);
-        float *weights = numbers(STAGES * (1 + STAGES), 0.5f), *shifts = numbers(STAGES * HIDDEN, 1);
-        float *levels = numbers(STAGES * DIM, 1);
-        floater_forward(packed1, packed2, terms, weights, shifts, levels, tape, STAGES, rows, DIM, HIDDEN, rows % 2, 1);
+        float *terms = numbers((1 + STAGES) * size, 1), *tape = numbers((2 * STAGES - 1) * (size + deep), 1);
+        float *sums = numbers((DEGREE + 1) * STAGES, 0.5f), *shift = numbers(2 * HIDDEN, 1), *level = numbers(2 * DIM, 1);
+        float *coupled = numbers(STAGES * STAGES, 0.5f), *seen = numbers(STAGES, 1), *before = numbers(size, 1);
+        float *polynomial = numbers((DEGREE + 1) * size, 1), *error = numbers(size, 1), *after = numbers(size, 1);
+        float *scratch = numbers(STAGES * (HIDDEN + DIM) + deep, 1);
+        double coupling[STAGES * STAGES], squares[DIM / 16 * 5] = {0};
+        for (long i = 0; i < STAGES * STAGES; i++) coupling[i] = coupled[i];
+        floater_attempt(packed1, packed2, terms, coupling, sums, shift, level, seen, tape, before, polynomial, error, after, scratch,
+                        rows % 3 ? squares : 0, STAGES, rows, DIM, HIDDEN, rows % 2, 1, DEGREE, 0.7, 1e-3f, 1e-4f);
         print("slopes", rows, terms, (1 + STAGES) * size);
         print("tape", rows, tape + size + deep, (STAGES - 1) * (size + deep));
-        float *tail = numbers(STAGES * size, 1), *slopes = numbers(STAGES * size, 1), *inner = numbers(STAGES * deep, 1);
-        float *scaled = numbers((STAGES + 1) * STAGES, 0.5f), *next = numbers(size, 1), *shared = numbers(size, 1);
-        float *outputs = numbers(STAGES * size, 1);
-        floater_reverse(back1, back2, tail, scaled, slopes, inner, next, outputs, shared, tape, STAGES, rows, DIM, HIDDEN,
-                        rows % 2, 1);
+        print("polynomial", rows, polynomial, (DEGREE + 1) * size);
+        print("error", rows, error, size);
+        print("after", rows, after, size);
+        print("squares", rows, (float *)squares, DIM / 16 * 5 * 2);
+        long all = 2 * STAGES - 1; /* stages of two steps */
+        float *tail = numbers(STAGES * size, 1), *slopes = numbers(all * size, 1), *inner = numbers(all * deep, 1);
+        float *scaled = numbers(2 * (STAGES + 1) * STAGES, 0.1f), *next = numbers(size, 1), *shared = numbers(size, 1);
+        float *outputs = numbers(2 * STAGES * size, 1);
+        floater_reverse_steps(back1, back2, tail, scaled, slopes, inner, next, outputs, shared, tape, STAGES, rows, DIM, HIDDEN,
+                              rows % 2, 1, 2);
         print("cotangents", rows, tail, STAGES * size);
         /* more rows than the kernel takes at once, as columns of longer ones */
         long many = 40 * rows;

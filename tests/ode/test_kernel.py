@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 import floater
-from floater.ode import ACTIVATIONS, kernel, kernel_field
-from floater.ode.fields import StageTerms
+from floater.ode import ACTIVATIONS, Stepper, kernel, kernel_field
+from floater.ode.discrete import _CoefficientCotangents, reverse_sweep
+from floater.ode.fields import StepError
 from floater.ode.mlp_field import TensorMLPField
+from floater.ode.step_rules import AdaptiveSteps
 
 pytestmark = pytest.mark.skipif(
     kernel.library() is None, reason="no C compiler was found when floater was installed"
@@ -106,19 +108,84 @@ def test_the_switch_acts_on_new_solves_and_leaves_those_alone_that_have_begun(
     assert kernel_field.fastest_mlp_field(32, 32, ACTIVATIONS["tanh"], torch.zeros(1)) is expected
 
 
-def test_bits_do_not_depend_on_the_number_of_threads(threads: None) -> None:
+@pytest.mark.parametrize("solver", [floater.Dopri5(), floater.RK4(0.5)], ids=["dopri5", "rk4"])
+def test_bits_do_not_depend_on_the_number_of_threads(
+    threads: None, solver: floater.Dopri5 | floater.RK4
+) -> None:
     results = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         field = field_of(7, 96)
-        terms, tape = StageTerms(field.constants, 7), torch.zeros(7, 2 * 7 * 96)
-        terms.rows.copy_(torch.randn(8, 7 * 96, generator=_seeded(1)))
-        weights = torch.randn(7, 8, generator=_seeded(2))
-        field.evaluate_stages([0.1 * i for i in range(7)], terms, weights, tape)
-        results.append((terms.rows, tape))
-    for rows, tape in results[1:]:
-        assert torch.equal(rows, results[0][0])
-        assert torch.equal(tape, results[0][1])
+        stepper = Stepper(field, solver, 0.0, keep_stages=True, keep_dense=True)
+        stepper.advance(8.0)
+        cotangents = torch.randn(
+            stepper.steps, stepper.tableau.degree + 1, 7 * 96, generator=_seeded(1)
+        )
+        gradients = reverse_sweep(stepper, _CoefficientCotangents(cotangents))
+        results.append((stepper.state, stepper.tape.window(1), gradients[0], *gradients[1]))
+        assert stepper.steps > 3
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert one is not None
+            assert two is not None
+            assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 13])
+@pytest.mark.parametrize("solver", [floater.Dopri5(), floater.RK4(0.5)], ids=["dopri5", "rk4"])
+def test_a_whole_step_is_made_of_its_parts(solver: floater.Dopri5 | floater.RK4, rows: int) -> None:
+    """Stages, polynomial, error and next state, against the same in float64."""
+    torch.manual_seed(0)
+    h = floater.MLPDynamics(48)
+    field = h.field(torch.randn(rows, 48))
+    assert isinstance(field, kernel_field.KernelMLPField)
+    stepper = Stepper(field, solver, 0.3, keep_stages=True, keep_dense=True)
+    stepper.advance(0.4)
+    tableau, (length, *_) = stepper.tableau, stepper.lengths
+    h.double()
+    start = field.initial.double().view(rows, 48)
+    slopes: list[Tensor] = []
+    with torch.no_grad():
+        for node, coupling in zip(tableau.nodes, tableau.coupling, strict=True):
+            state = start.clone()
+            for weight, slope in zip(coupling, slopes, strict=False):
+                state += length * weight * slope
+            slopes.append(h(torch.tensor(0.3 + node * length, dtype=torch.float64), state))
+    stages = torch.stack(slopes).view(len(slopes), -1)
+    expected = length * torch.tensor(tableau.dense, dtype=torch.float64).T @ stages
+    polynomial = stepper.dense.window(0)
+    assert torch.equal(polynomial[0], field.initial)
+    torch.testing.assert_close(polynomial[1:].double(), expected, rtol=1e-5, atol=1e-5)
+    after = start.view(-1) + length * torch.tensor(tableau.coupling[-1]).double() @ stages
+    torch.testing.assert_close(stepper.grid[1], 0.3 + length)
+    end = stepper.tape.window(0)[-1].view(rows, -1)[:, :48].reshape(-1)
+    torch.testing.assert_close(end.double(), after, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(polynomial.sum(0).double(), after, rtol=1e-5, atol=1e-5)
+
+
+def test_the_error_of_a_whole_step_is_that_of_tensor_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured() -> StepError:
+        torch.manual_seed(0)
+        field = floater.MLPDynamics(32).field(torch.randn(5, 32))
+        assert field is not None
+        found: list[StepError] = []
+        approve = AdaptiveSteps._compared
+
+        def noting(self: AdaptiveSteps, error: StepError) -> float:
+            found.append(error)
+            return approve(self, error)
+
+        monkeypatch.setattr(AdaptiveSteps, "_compared", noting)
+        Stepper(field, floater.Dopri5(), 0.0, keep_stages=True, keep_dense=True).advance(0.1)
+        monkeypatch.setattr(AdaptiveSteps, "_compared", approve)
+        return found[0]
+
+    ours = measured()
+    monkeypatch.setenv("FLOATER_KERNEL", "0")
+    assert ours == pytest.approx(measured(), rel=1e-2)
+    assert min(ours) > 0
 
 
 def test_tanh_is_exact_to_rounding_everywhere() -> None:
@@ -148,11 +215,10 @@ def test_tanh_is_exact_to_rounding_everywhere() -> None:
     assert isinstance(field, kernel_field.KernelMLPField)
     computed = torch.empty(len(numbers))
     for first in range(0, len(numbers), 16):  # as biases, so that no product mixes them
-        field._shifts[0][0] = numbers[first : first + 16]
-        terms, tape = StageTerms(field.constants, 2), torch.zeros(2, 2 * 8000)
-        terms.rows.zero_()
-        field.evaluate_stages([0.0, 0.0], terms, torch.zeros(2, 3), tape)
-        computed[first : first + 16] = tape[1, 16:32]
+        field.shifts[0][0] = numbers[first : first + 16]
+        tape = torch.zeros(field.tape_width)
+        field.stage(0.0, torch.empty(field.width), tape)
+        computed[first : first + 16] = tape[16:32]
     expected = numbers.double().tanh()
     assert torch.isnan(computed[12])
     real = ~torch.isnan(numbers)

@@ -1,8 +1,8 @@
-/* The stages of one Runge-Kutta step, and of its reverse, for h = W2·act(W1·p + shift) + level.
+/* One Runge-Kutta step, and the reverse of many, for h = W2·act(W1·p + shift) + level.
 
    A step is a chain of thin products (one row per trajectory) with two fixed matrices. Calling BLAS
    and a dozen tensor operations for each would cost as much as the arithmetic; here a step is one
-   call. The matrices are packed once into panels of 16 columns. Threads own columns, so a product
+   call, with its polynomial and its error, and so are all steps of a block on the way back. The matrices are packed once into panels of 16 columns. Threads own columns, so a product
    needs one barrier, and no result depends on the number of threads.
 
    Products use AVX-512 where that is faster than AVX2; other processors get what the compiler makes
@@ -300,85 +300,27 @@ WIDE static void weigh(const Team *team, const float *weights, long stride, cons
         }
 }
 
+#define MOST_STAGES 16
+
 typedef struct {
     Team team;
     const float *first, *second; /* packed W1ᵀ [dim, hidden] and W2ᵀ [hidden, dim] */
-    float *terms;                /* the state, then the slopes of all stages [1 + stages, size] */
-    const float *weights;        /* [stages, 1 + stages] */
-    const float *shifts, *levels; /* what time and biases add [stages, hidden] and [stages, dim] */
+    float *terms;                /* the state, then the slopes of all stages [1 + stages, size]; the first slope is known */
+    const double *coupling;      /* of the stages [stages, stages] */
+    const float *sums;           /* weights of the stages in the polynomial, then in the error or the change [degree + 1, stages] */
+    const float *shift, *level;  /* b1 and v1 [2, hidden], b2 and v2 [2, dim] */
+    const float *seen;           /* what h sees of the time of each stage [stages] */
     float *tape;                 /* per stage and trajectory the state, then act(·) [stages, rows, dim + hidden] */
-} Forward;
-
-WIDE static void forward(void *job, long number, long threads) {
-    Forward *f = job;
-    Team *team = &f->team;
-    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, both = dim + hidden, passed = 0;
-    long d0, d1, h0, h1;
-    share(dim, number, threads, &d0, &d1);
-    share(hidden, number, threads, &h0, &h1);
-    for (long s = 1; s < team->stages; s++) {
-        Block x = {f->tape + s * team->rows * both, both}, z = {x.at + dim, both}, slope = {f->terms + (1 + s) * size, dim};
-        weigh(team, f->weights + s * (1 + team->stages), 1, f->terms, 1 + s, 0, x, d0, d1);
-        barrier(team, threads, &passed);
-        product(team, f->first, dim, x, z, ACTIVATE, f->shifts + s * hidden, z, h0, h1);
-        barrier(team, threads, &passed);
-        product(team, f->second, hidden, z, slope, SHIFT, f->levels + s * dim, slope, d0, d1);
-    }
-}
-
-typedef struct {
-    Team team;
-    const float *first, *second; /* packed W1 [hidden, dim] and W2 [dim, hidden] */
-    float *tail;                 /* cotangents of stages 2 … S, then of the state after the step [stages, size] */
-    const float *scaled;          /* coupling times the step's length [stages + 1, stages] */
-    float *slopes;               /* cotangents of slopes [stages, size]; rows 2 … S are written */
-    float *inner;                /* cotangents of W1·p + shift [stages, rows·hidden]; rows 2 … S are written */
-    float *next;                 /* cotangent of the slope shared with the step after; on return, with the step before [size] */
-    const float *outputs;         /* cotangents that outputs send to the slopes [stages, size] */
-    const float *shared;         /* those that outputs of the step after send to the shared slope [size] */
-    const float *tape;           /* as in Forward */
-} Reverse;
-
-WIDE static void reverse(void *job, long number, long threads) {
-    Reverse *r = job;
-    Team *team = &r->team;
-    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, deep = team->rows * hidden, stages = team->stages;
-    long d0, d1, h0, h1, passed = 0;
-    share(dim, number, threads, &d0, &d1);
-    share(hidden, number, threads, &h0, &h1);
-    for (long row = 0; row < team->rows; row++)
-        for (long i = row * dim + d0; i < row * dim + d1; i += 8)
-            store(r->slopes + (stages - 1) * size + i,
-                  load(r->next + i) + load(r->outputs + (stages - 1) * size + i) + load(r->shared + i));
-    for (long s = stages - 1; s > 0; s--) {
-        Block slope = {r->slopes + s * size, dim}, inner = {r->inner + s * deep, hidden}, out = {r->tail + (s - 1) * size, dim};
-        Block z = {(float *)r->tape + s * (size + deep) + dim, dim + hidden};
-        if (s < stages - 1)
-            weigh(team, r->scaled + (s + 1) * stages + s, stages, r->tail + s * size, stages - s, r->outputs + s * size, slope, d0, d1);
-        barrier(team, threads, &passed);
-        product(team, r->second, dim, slope, inner, DERIVE, z.at, z, h0, h1);
-        barrier(team, threads, &passed);
-        product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
-    }
-    weigh(team, r->scaled + stages, stages, r->tail, stages, 0, (Block){r->next, dim}, d0, d1);
-    for (long row = 0; row < team->rows; row++)
-        for (long i = row * dim + d0; i < row * dim + d1; i += 8) {
-            v8 sum = load(r->tail + i);
-            for (long s = 1; s < stages; s++) sum += load(r->tail + s * size + i);
-            store(r->tail + (stages - 1) * size + i, sum);
-        }
-}
-
-typedef struct {
-    Team team;
-    const float *first;   /* packed W1ᵀ */
-    const float *error, *before, *after; /* error estimate of the step, states before and after it [size] */
-    const float *weights; /* of the stages in the error estimate, without the length [stages] */
-    const float *tape;    /* as in Forward */
-    float *scratch;        /* for the error of the hidden layer [rows·hidden] */
-    double *sums;         /* 5 sums per panel of columns [panels of the wider layer, 5] */
+    const float *before;         /* p before the step [size] */
+    float *polynomial;           /* p inside it [degree + 1, size] */
+    float *error, *after;        /* its error or change, and p after it [size] */
+    float *shifts, *levels;      /* scratch: what time and biases add [stages, hidden] and [stages, dim] */
+    float *hidden_error;         /* scratch [rows·hidden] */
+    double *squares;             /* 5 sums per panel of columns [panels of the wider layer, 5]; null if the method has no error */
+    long degree;
+    double length;
     float relative, absolute;
-} Measure;
+} Attempt;
 
 INLINE double added(v8 x) {
     double sum = 0;
@@ -387,12 +329,10 @@ INLINE double added(v8 x) {
 }
 
 /* Sums of squares of: error over scale (and the scale itself), act(·), its error, and the error of the hidden layer. */
-WIDE static void measure(void *job, long number, long threads) {
-    Measure *m = job;
-    Team *team = &m->team;
-    long dim = team->dim, hidden = team->hidden, both = dim + hidden, d0, d1, h0, h1;
-    share(dim, number, threads, &d0, &d1);
-    share(hidden, number, threads, &h0, &h1);
+WIDE static void measure(const Attempt *m, long d0, long d1, long h0, long h1) {
+    const Team *team = &m->team;
+    long dim = team->dim, hidden = team->hidden, both = dim + hidden;
+    const float *weights = m->sums + m->degree * team->stages;
     i8 size = ~(i8)all(-0.0f);
     for (long column = d0; column < d1; column += PANEL) {
         v8 errors = all(0.0f), scales = all(0.0f);
@@ -405,33 +345,125 @@ WIDE static void measure(void *job, long number, long threads) {
                 errors += share * share;
                 scales += scale;
             }
-        m->sums[column / PANEL * 5] = added(errors);
-        m->sums[column / PANEL * 5 + 1] = added(scales);
+        m->squares[column / PANEL * 5] = added(errors);
+        m->squares[column / PANEL * 5 + 1] = added(scales);
     }
-    Block last = {(float *)m->tape + (team->stages - 1) * team->rows * both + dim, both}, scratch = {m->scratch, hidden};
-    product(team, m->first, dim, (Block){(float *)m->error, dim}, scratch, DERIVE, m->error, last, h0, h1);
+    Block last = {m->tape + (team->stages - 1) * team->rows * both + dim, both}, scratch = {m->hidden_error, hidden};
+    product(team, m->first, dim, (Block){m->error, dim}, scratch, DERIVE, m->error, last, h0, h1);
     for (long column = h0; column < h1; column += PANEL) {
         v8 squares = all(0.0f), errors = all(0.0f), wrongs = all(0.0f);
         for (long row = 0; row < team->rows; row++)
             for (long i = column; i < column + PANEL; i += 8) {
-                v8 error = all(0.0f), wrong = load(m->scratch + row * hidden + i);
+                v8 error = all(0.0f), wrong = load(m->hidden_error + row * hidden + i);
                 for (long s = 0; s < team->stages; s++) {
                     v8 z = load(m->tape + (s * team->rows + row) * both + dim + i);
                     squares += z * z;
-                    error += m->weights[s] * z;
+                    error += weights[s] * z;
                 }
                 errors += error * error;
                 wrongs += wrong * wrong;
             }
-        m->sums[column / PANEL * 5 + 2] = added(squares);
-        m->sums[column / PANEL * 5 + 3] = added(errors);
-        m->sums[column / PANEL * 5 + 4] = added(wrongs);
+        m->squares[column / PANEL * 5 + 2] = added(squares);
+        m->squares[column / PANEL * 5 + 3] = added(errors);
+        m->squares[column / PANEL * 5 + 4] = added(wrongs);
+    }
+}
+
+/* All stages of a step, its polynomial, and how large its error is. */
+WIDE static void attempt(void *job, long number, long threads) {
+    Attempt *f = job;
+    Team *team = &f->team;
+    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, both = dim + hidden, stages = team->stages, passed = 0;
+    long d0, d1, h0, h1;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
+    float weights[1 + MOST_STAGES], sums[(MOST_STAGES + 1) * MOST_STAGES];
+    for (long i = 0; i < (f->degree + 1) * stages; i++) sums[i] = f->sums[i] * (float)f->length;
+    for (long s = 1; s < stages; s++) {
+        Block x = {f->tape + s * team->rows * both, both}, z = {x.at + dim, both}, slope = {f->terms + (1 + s) * size, dim};
+        float *shift = f->shifts + s * hidden, *level = f->levels + s * dim;
+        for (long i = h0; i < h1; i += 8) store(shift + i, load(f->shift + i) + f->seen[s] * load(f->shift + hidden + i));
+        for (long i = d0; i < d1; i += 8) store(level + i, load(f->level + i) + f->seen[s] * load(f->level + dim + i));
+        weights[0] = 1;
+        for (long j = 0; j < s; j++) weights[1 + j] = (float)(f->length * f->coupling[s * stages + j]);
+        weigh(team, weights, 1, f->terms, 1 + s, 0, x, d0, d1);
+        barrier(team, threads, &passed);
+        product(team, f->first, dim, x, z, ACTIVATE, shift, z, h0, h1);
+        barrier(team, threads, &passed);
+        product(team, f->second, hidden, z, slope, SHIFT, level, slope, d0, d1);
+    }
+    for (long row = 0; row < team->rows; row++)
+        for (long i = row * dim + d0; i < row * dim + d1; i += 8) {
+            v8 start = load(f->before + i), after = start;
+            store(f->polynomial + i, start);
+            for (long r = 0; r <= f->degree; r++) {
+                v8 sum = all(sums[r * stages]) * load(f->terms + size + i);
+                for (long s = 1; s < stages; s++) sum += all(sums[r * stages + s]) * load(f->terms + (1 + s) * size + i);
+                store(r < f->degree ? f->polynomial + (1 + r) * size + i : f->error + i, sum);
+                if ((r < f->degree) == (f->squares != 0)) after += sum;
+            }
+            store(f->after + i, after);
+        }
+    if (!f->squares) return;
+    barrier(team, threads, &passed);
+    measure(f, d0, d1, h0, h1);
+}
+
+/* Consecutive steps. Neighbours share a stage, so that all of them have n = count·(stages - 1) + 1. */
+typedef struct {
+    Team team;
+    const float *first, *second; /* packed W1 [hidden, dim] and W2 [dim, hidden] */
+    float *tail;                 /* cotangents of stages 2 … S, then of the state after the last step [stages, size]; on return,
+                                    before the first */
+    const float *scaled;         /* coupling times the length of each step [count, stages + 1, stages] */
+    float *slopes;               /* cotangents of slopes [n, size]; all but the first row are written */
+    float *inner;                /* cotangents of W1·p + shift [n, rows·hidden]; all but the first row are written */
+    float *next;                 /* cotangent of the slope shared with the step after; on return, with the step before [size] */
+    const float *outputs;        /* cotangents that outputs send to the slopes of each step [count, stages, size] */
+    const float *shared;         /* those that outputs of the step after send to the shared slope [size] */
+    const float *tape;           /* as in Attempt, of all stages [n, rows, dim + hidden] */
+    long count;
+} Reverse;
+
+WIDE static void reverse(void *job, long number, long threads) {
+    Reverse *r = job;
+    Team *team = &r->team;
+    long dim = team->dim, hidden = team->hidden, size = team->rows * dim, deep = team->rows * hidden, stages = team->stages;
+    long d0, d1, h0, h1, passed = 0;
+    share(dim, number, threads, &d0, &d1);
+    share(hidden, number, threads, &h0, &h1);
+    for (long step = r->count - 1; step >= 0; step--) {
+        long row0 = step * (stages - 1);
+        float *slopes = r->slopes + row0 * size, *inners = r->inner + row0 * deep;
+        const float *scaled = r->scaled + step * (stages + 1) * stages, *outputs = r->outputs + step * stages * size;
+        const float *shared = step < r->count - 1 ? outputs + stages * size : r->shared, *tape = r->tape + row0 * (size + deep);
+        for (long row = 0; row < team->rows; row++)
+            for (long i = row * dim + d0; i < row * dim + d1; i += 8)
+                store(slopes + (stages - 1) * size + i,
+                      load(r->next + i) + load(outputs + (stages - 1) * size + i) + load(shared + i));
+        for (long s = stages - 1; s > 0; s--) {
+            Block slope = {slopes + s * size, dim}, inner = {inners + s * deep, hidden}, out = {r->tail + (s - 1) * size, dim};
+            Block z = {(float *)tape + s * (size + deep) + dim, dim + hidden};
+            if (s < stages - 1)
+                weigh(team, scaled + (s + 1) * stages + s, stages, r->tail + s * size, stages - s, outputs + s * size, slope, d0, d1);
+            barrier(team, threads, &passed);
+            product(team, r->second, dim, slope, inner, DERIVE, z.at, z, h0, h1);
+            barrier(team, threads, &passed);
+            product(team, r->first, hidden, inner, out, PLAIN, out.at, out, d0, d1);
+        }
+        weigh(team, scaled + stages, stages, r->tail, stages, 0, (Block){r->next, dim}, d0, d1);
+        for (long row = 0; row < team->rows; row++)
+            for (long i = row * dim + d0; i < row * dim + d1; i += 8) {
+                v8 sum = load(r->tail + i);
+                for (long s = 1; s < stages; s++) sum += load(r->tail + s * size + i);
+                store(r->tail + (stages - 1) * size + i, sum);
+            }
     }
 }
 
 typedef struct {
     Team team;
-    const float *first, *second; /* as in Forward, or in Reverse */
+    const float *first, *second; /* as in Attempt, or in Reverse */
     const float *shift, *level;  /* what time and biases add [hidden] and [dim]; not used in reverse */
     float *tape;                 /* per trajectory the state, then act(·) [rows, dim + hidden] */
     float *slope;                /* of the state, or its cotangent [size] */
@@ -761,24 +793,22 @@ void floater_unstage(const float *first, const float *second, float *tape, float
     run(&job.team);
 }
 
-void floater_forward(const float *first, const float *second, float *terms, const float *weights, const float *shifts,
-                     const float *levels, float *tape, long stages, long rows, long dim, long hidden, int relu, int threads) {
-    Forward job = {{stages, rows, dim, hidden, relu, threads, 0, forward}, first, second, terms, weights, shifts, levels, tape};
+/* One attempt of a step. `scratch` [stages·(hidden + dim) + rows·hidden]. */
+void floater_attempt(const float *first, const float *second, float *terms, const double *coupling, const float *sums,
+                     const float *shift, const float *level, const float *seen, float *tape, const float *before, float *polynomial,
+                     float *error, float *after, float *scratch, double *squares, long stages, long rows, long dim, long hidden,
+                     int relu, int threads, long degree, double length, float relative, float absolute) {
+    Attempt job = {{stages, rows, dim, hidden, relu, threads, 0, attempt}, first, second, terms, coupling, sums, shift, level, seen,
+                   tape, before, polynomial, error, after, scratch, scratch + stages * hidden, scratch + stages * (hidden + dim),
+                   squares, degree, length, relative, absolute};
     run(&job.team);
 }
 
-void floater_reverse(const float *first, const float *second, float *tail, const float *scaled, float *slopes, float *inner,
-                     float *next, const float *outputs, const float *shared, const float *tape, long stages, long rows, long dim,
-                     long hidden, int relu, int threads) {
+/* Back through consecutive steps. */
+void floater_reverse_steps(const float *first, const float *second, float *tail, const float *scaled, float *slopes, float *inner,
+                           float *next, const float *outputs, const float *shared, const float *tape, long stages, long rows,
+                           long dim, long hidden, int relu, int threads, long count) {
     Reverse job = {{stages, rows, dim, hidden, relu, threads, 0, reverse}, first, second, tail, scaled, slopes, inner, next, outputs,
-                   shared, tape};
-    run(&job.team);
-}
-
-void floater_measure(const float *first, const float *error, const float *before, const float *after, const float *weights,
-                     const float *tape, float *scratch, double *sums, long stages, long rows, long dim, long hidden, int relu,
-                     int threads, float relative, float absolute) {
-    Measure job = {{stages, rows, dim, hidden, relu, threads, 0, measure}, first, error, before, after, weights, tape, scratch, sums,
-                   relative, absolute};
+                   shared, tape, count};
     run(&job.team);
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import StaleTrajectoryError
 from .device import runs_ahead, to_device
-from .fields import Carry, StageBlock, StepCotangents
+from .fields import Carry, StageBlock
 from .gradient_method import (
     GradientMethod,
     GradientProblem,
@@ -20,9 +20,9 @@ from .gradient_method import (
     just_after,
     refuse_second_order,
 )
-from .kernel import mix
+from .kernel import mix, unpick_rows
 from .output import OutputRequest, evaluate
-from .output_rows import OutputRows, index
+from .output_rows import OutputPlaces, OutputRows, index
 from .pieces import Pieces
 from .stepper import Stepper
 
@@ -183,9 +183,14 @@ class _CoefficientCotangents:
         raise AssertionError("there is at least one polynomial")
 
     def moments(self, first: int, out: Tensor, later: Tensor) -> None:
-        for step in reversed(range(len(out))):
-            torch.add(self._gradient[first + step, 1:], later, out=out[step])
-            later += self._gradient[first + step, 0]
+        _add_later(self._gradient[first : first + len(out)], out, later)
+
+
+def _add_later(cotangents: Tensor, out: Tensor, later: Tensor) -> None:
+    """Compute `Cotangents.moments` from the cotangents [steps, degree + 1, size] of polynomials."""
+    for step in reversed(range(len(out))):
+        torch.add(cotangents[step, 1:], later, out=out[step])
+        later += cotangents[step, 0]
 
 
 class _Outputs:
@@ -216,10 +221,25 @@ class _Outputs:
         return self._gradient.sum(0)
 
     def moments(self, first: int, out: Tensor, later: Tensor) -> None:
+        if self._stepper.mixes and self._request.order is None:
+            _add_later(self._of_polynomials(first, len(out)), out, later)
+            return
         if runs_ahead(out) and self._moments_at_once(first, out, later):
             return
         for step in reversed(range(len(out))):
             self._step_moments(first + step, out[step], later)
+
+    def _of_polynomials(self, first: int, count: int) -> Tensor:
+        """Return the cotangents [count, degree + 1, size] of the polynomials of some steps, by the
+        kernel.
+        """
+        terms = self._stepper.tableau.degree + 1
+        found = OutputPlaces.of(self._stepper, self._request.ascending, first, count)
+        if found is None:
+            return self._gradient.new_zeros(count, terms, self._gradient.shape[1])
+        cotangents = self._gradient[found.times]
+        rows = unpick_rows(found.powers, found.places, cotangents, count * terms)
+        return rows.view(count, terms, -1)
 
     def _moments_at_once(self, first: int, out: Tensor, later: Tensor) -> bool:
         """Compute the cotangents of many steps with a few operations; whether that was done."""
@@ -314,7 +334,6 @@ class _Sweep:
     def _block(self, first: int, count: int, tape: Tensor) -> None:
         """Go back through `count` steps from number `first` on."""
         stepper, reverse, carry = self._stepper, self._reverse, self._carry
-        stages = stepper.tableau.stages
         moments = self._initial.new_empty(count, stepper.tableau.degree, self._initial.numel())
         self._outputs.moments(first, moments, self._later)
         lengths = torch.tensor(stepper.lengths[first : first + count], dtype=torch.float64)
@@ -326,12 +345,7 @@ class _Sweep:
         outputs = reverse.output_cotangents(moments, weights, block)
         slopes = self._initial.new_empty(len(tape), stepper.field.width)
         reverse.open_block(block)
-        for step in reversed(range(count)):
-            row = step * (stages - 1)
-            step_slopes = slopes[row : row + stages]
-            reverse.step(StepCotangents(row, couplings[step], step_slopes, outputs[step]), carry)
-            reverse.gather(row + 1, carry.tail[:-1])
-            carry.shared_outputs = outputs[step, 0]
+        reverse.steps(couplings, slopes, outputs, carry)
         if first:
             slopes[0].zero_()  # this stage belongs to the block before
         else:

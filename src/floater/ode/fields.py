@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import StaleTrajectoryError
+from .tableaus import Tableau
 
 Dynamics = Callable[[float, Tensor], Tensor]
 
@@ -61,6 +62,7 @@ class Attempt(NamedTuple):
         error: estimate of its error; the change of p for methods that estimate none.
         error_weights: weights of the stages in `error`, without the length [1, S].
         stages: its stages.
+        measured: how large the error is, if that is known already.
     """
 
     length: float
@@ -69,6 +71,7 @@ class Attempt(NamedTuple):
     error: Tensor
     error_weights: Tensor
     stages: Stages
+    measured: StepError | None = None
 
 
 class StepError(NamedTuple):
@@ -83,6 +86,33 @@ class StepError(NamedTuple):
     relative: float
     scale_sum: float
     gradient: float
+
+
+class WholeSteps(ABC):
+    """Computes whole steps, where that is faster than their parts one by one."""
+
+    @abstractmethod
+    def attempt(
+        self,
+        length: float,
+        times: Sequence[float],
+        before: Tensor,
+        polynomial: Tensor,
+        tape: Tensor,
+    ) -> Attempt:
+        """Compute a step.
+
+        Args:
+            length: of the step.
+            times: of its stages [S].
+            before: p at its start.
+            polynomial: p inside it [degree + 1, size]; written.
+            tape: what the stages record [S, tape_width]; the first stage is there already.
+        """
+
+    @abstractmethod
+    def accept(self, tape: Tensor) -> None:
+        """Make the last stage of the step with this tape the first of the next."""
 
 
 class Field(ABC):
@@ -157,8 +187,26 @@ class Field(ABC):
         others = len(terms.rows) - len(tape)  # the constant rows and the inner state
         tape_rows = tape.unbind()
         for s in range(1, len(tape_rows)):
-            torch.mv(terms.prefixes[s], weights[s, : others + s], out=tape_rows[s])
+            torch.mv(terms.prefixes[s], weights[s, : others + s], out=tape_rows[s][: self.width])
             self.stage(times[s], terms.each_slope[s], tape_rows[s])
+
+    def whole_steps(
+        self,
+        tableau: Tableau,
+        sums: Tensor,
+        terms: StageTerms,
+        tolerances: tuple[float, float],
+    ) -> WholeSteps | None:
+        """Return what computes whole steps, if anything does.
+
+        Args:
+            tableau: the method.
+            sums: weights of the stages in its dense output, then in the error or, without an
+                estimate of it, in the change [degree + 1, S].
+            terms: what the stages are weighted sums of.
+            tolerances: rtol and atol, against which errors are measured.
+        """
+        return None
 
     @abstractmethod
     def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
@@ -327,6 +375,26 @@ class Reverse(ABC):
             self.stage(first_row + s, slopes[s], outputs[s], tail[s - 1])
         torch.mv(tail.t(), scaled[1:, 0], out=carry.shared_slope)
         tail[last].copy_(tail.sum(0))
+
+    def steps(self, couplings: Tensor, slopes: Tensor, outputs: Tensor, carry: Carry) -> None:
+        """Go back through all steps of the block, the last one first; updates `carry`.
+
+        Args:
+            couplings: coupling of the stages times the length of each step [B, S + 1, S].
+            slopes: cotangents of the inner slopes [B·(S - 1) + 1, width]; all but the first are
+                written.
+            outputs: cotangents that the outputs send to the stages [B, S, width]; may be changed.
+            carry: after the last step when called, before the first on return.
+        """
+        stages = outputs.shape[1]
+        for step in reversed(range(len(outputs))):
+            row = step * (stages - 1)
+            cotangents = StepCotangents(
+                row, couplings[step], slopes[row : row + stages], outputs[step]
+            )
+            self.step(cotangents, carry)
+            self.gather(row + 1, carry.tail[:-1])
+            carry.shared_outputs = outputs[step, 0]
 
     @abstractmethod
     def gather(self, first_row: int, cotangents: Tensor) -> None:

@@ -32,10 +32,11 @@ _FUNCTIONS = (
     "unpick_turned",
     "stage",
     "unstage",
-    "forward",
-    "reverse",
-    "measure",
+    "attempt",
+    "reverse_steps",
 )
+MOST_STAGES = 16
+"""Methods with more are not supported."""
 _DEPTH = 256  # rows that the kernel's scratch for `add_outer` holds
 
 
@@ -115,6 +116,25 @@ def pack(matrix: Tensor) -> Tensor:
     return packed
 
 
+def attempt(*arguments: int | float) -> None:
+    """Compute a step, its polynomial and its error; see `floater_attempt` in the kernel.
+
+    The arguments are addresses and numbers. They are declared once, which saves a good part of the
+    time that a call takes.
+    """
+    function = loaded().floater_attempt
+    if function.argtypes is None:
+        function.argtypes = (
+            *[ctypes.c_void_p] * 15,
+            *[ctypes.c_long] * 4,
+            *[ctypes.c_int] * 2,
+            ctypes.c_long,
+            ctypes.c_double,
+            *[ctypes.c_float] * 2,
+        )
+    function(*arguments)
+
+
 def mixes(rows: Tensor) -> bool:
     """Return whether `mix` supports rows like these."""
     return (
@@ -167,14 +187,16 @@ def pick(
     rows: Tensor,
     bias: Tensor | None = None,
     angles: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Compute sums [n, size], each of the m rows from its place on, times its weights [n, m].
 
     Pairs of their columns are turned by the angles of complex numbers of size 1 [n, size / 2] if
     there are any; then a contiguous bias [size] is added if there is one. A sum does not depend on
-    the others.
+    the others. They are written to `out`, which is contiguous, if it is given.
     """
-    sums = rows.new_empty(len(places), rows.shape[1])
+    sums = rows.new_empty(len(places), rows.shape[1]) if out is None else out
     _pick("floater_pick_turned", weights, places, rows, sums, bias, angles)
     return sums
 
@@ -188,6 +210,13 @@ def unpick(
     rows, bias = sums.new_zeros(count, sums.shape[1]), sums.new_zeros(sums.shape[1])
     _pick("floater_unpick_turned", weights, places, rows, sums.contiguous(), bias, angles)
     return rows, bias
+
+
+def unpick_rows(weights: Tensor, places: Tensor, sums: Tensor, count: int) -> Tensor:
+    """Compute the cotangents of `count` rows alone."""
+    rows = sums.new_zeros(count, sums.shape[1])
+    _pick("floater_unpick_turned", weights, places, rows, sums.contiguous(), None, None)
+    return rows
 
 
 def _pick(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +22,12 @@ from .fields import (
     StageBlock,
     Stages,
     StageTerms,
-    StepCotangents,
     StepError,
+    WholeSteps,
 )
-from .kernel import PANEL, add_outer, address, library, loaded, mix, pack
+from .kernel import MOST_STAGES, PANEL, add_outer, address, attempt, library, loaded, mix, pack
 from .mlp_field import MLP, HiddenNorms, MLPField, MLPReverse, TensorMLPField, hidden_layer_error
+from .tableaus import Tableau
 
 _ACTIVATION_NUMBERS = {"tanh": 0, "relu": 1}  # as the kernel numbers them
 
@@ -53,11 +55,10 @@ class KernelMLPField(MLPField):
         self.width = self.initial.numel()
         self.tape_width = self.width + self.rows * self.hidden
         self.constants = self.initial.new_empty(0, self.width)
-        self._activation_number = _ACTIVATION_NUMBERS[self.activation.name]
+        self.activation_number = _ACTIVATION_NUMBERS[self.activation.name]
         with torch.no_grad():
-            self._first, self._second = pack(self.w1.t()), pack(self.w2.t())
-            self._scratch = self.initial.new_empty(self.rows * self.hidden)
-            self._shifts = torch.stack((self.b1, self.v1)), torch.stack((self.b2, self.v2))
+            self.packed = pack(self.w1.t()), pack(self.w2.t())
+            self.shifts = torch.stack((self.b1, self.v1)), torch.stack((self.b2, self.v2))
 
     def enter(self) -> Tensor:
         return self.initial.clone()
@@ -66,33 +67,28 @@ class KernelMLPField(MLPField):
         # The inner state arrives contiguous; on the tape the rows of p lie apart.
         by_trajectory = tape.view(self.rows, self.dim + self.hidden)
         by_trajectory[:, : self.dim] = tape[: self.width].view(self.rows, self.dim).clone()
-        shift1, shift2 = self._shifts_at([time])
-        self.call("stage", (self._first, self._second, shift1, shift2, tape, slope), 1)
+        seen = torch.tensor([1.0, self.view(time)])
+        self.call("stage", (*self.packed, *(seen @ shift for shift in self.shifts), tape, slope), 1)
 
-    def _shifts_at(self, times: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return what time and biases add to both layers, [S, hidden] and [S, dim]."""
-        seen = torch.tensor([[1.0, self.view(time)] for time in times])
-        return seen @ self._shifts[0], seen @ self._shifts[1]
+    def whole_steps(
+        self,
+        tableau: Tableau,
+        sums: Tensor,
+        terms: StageTerms,
+        tolerances: tuple[float, float],
+    ) -> WholeSteps:
+        return _KernelSteps(self, tableau, sums, terms, tolerances)
 
-    def evaluate_stages(
-        self, times: Sequence[float], terms: StageTerms, weights: Tensor, tape: Tensor
-    ) -> None:
-        shifts = self._shifts_at(times)
-        tensors = (self._first, self._second, terms.rows, weights, *shifts, tape)
-        self.call("forward", tensors, len(times))
-
-    def call(
-        self, name: str, tensors: Sequence[Tensor], stages: int, numbers: Sequence[float] = ()
-    ) -> None:
+    def call(self, name: str, tensors: Sequence[Tensor], stages: int, *numbers: Any) -> None:
         """Run one of the kernel's functions."""
         sizes = (stages, self.rows, self.dim, self.hidden)
         function = getattr(loaded(), f"floater_{name}")
         function(
             *map(address, tensors),
             *map(ctypes.c_long, sizes),
-            self._activation_number,
+            self.activation_number,
             torch.get_num_threads(),
-            *map(ctypes.c_float, numbers),
+            *numbers,
         )
 
     def states(self, tape: Tensor) -> Tensor:
@@ -106,28 +102,72 @@ class KernelMLPField(MLPField):
     def combine(self, weights: Tensor, constants: Tensor, stages: Stages) -> Tensor:
         return mix(weights, stages.slopes, stages.slopes.new_empty(len(weights), self.width))
 
-    def measure(self, attempt: Attempt, rtol: float, atol: float) -> StepError:
-        sums = torch.zeros(max(self.dim, self.hidden) // PANEL, 5, dtype=torch.float64)
-        tape = attempt.stages.tape
-        tensors = (
-            self._first,
-            attempt.error,
-            attempt.before,
-            attempt.after,
-            attempt.error_weights,
-            tape,
-            self._scratch,
-            sums,
-        )
-        self.call("measure", tensors, len(tape), (rtol, atol))
-        error, scale_sum, *squares = sums.sum(0).tolist()
-        activations, integral_error, end_error = map(math.sqrt, squares)
-        norms = HiddenNorms(activations / math.sqrt(len(tape)), integral_error, end_error)
-        gradient = hidden_layer_error(norms, self.rows * self.hidden)
-        return StepError(math.sqrt(error / max(1, self.width)), scale_sum, gradient)
-
     def reverse(self) -> Reverse:
         return _KernelMLPReverse(self)
+
+
+class _KernelSteps(WholeSteps):
+    """A step, its polynomial and its error in one call."""
+
+    def __init__(
+        self,
+        field: KernelMLPField,
+        tableau: Tableau,
+        sums: Tensor,
+        terms: StageTerms,
+        tolerances: tuple[float, float],
+    ) -> None:
+        assert tableau.stages <= MOST_STAGES
+        self._field, self._terms, self._sums = field, terms, sums
+        self._inner = terms.inner.view(field.rows, field.dim)
+        self._coupling = torch.tensor(tableau.coupling, dtype=torch.float64)
+        self._seen = torch.empty(tableau.stages)
+        self._error = torch.empty_like(field.initial)
+        room = tableau.stages * (field.dim + field.hidden) + field.rows * field.hidden
+        self._scratch = torch.empty(room)
+        panels = max(field.dim, field.hidden) // PANEL if tableau.error is not None else 0
+        self._squares = torch.zeros(panels, 5, dtype=torch.float64)
+        self._sizes = (tableau.stages, field.rows, field.dim, field.hidden)
+        self._degree, self._tolerances = tableau.degree, tolerances
+
+    def attempt(
+        self,
+        length: float,
+        times: Sequence[float],
+        before: Tensor,
+        polynomial: Tensor,
+        tape: Tensor,
+    ) -> Attempt:
+        field, terms, after = self._field, self._terms, torch.empty_like(before)
+        self._seen.numpy()[:] = [field.view(time) for time in times]
+        read = (*field.packed, terms.rows, self._coupling, self._sums, *field.shifts, self._seen)
+        tensors = (*read, tape, before, polynomial, self._error, after, self._scratch)
+        attempt(
+            *map(Tensor.data_ptr, tensors),
+            self._squares.data_ptr() if len(self._squares) else 0,
+            *self._sizes,
+            field.activation_number,
+            torch.get_num_threads(),
+            self._degree,
+            length,
+            *self._tolerances,
+        )
+        stages = Stages(times, terms.slopes, tape)
+        measured = self._measured() if len(self._squares) else None
+        return Attempt(length, before, after, self._error, self._sums[-1:], stages, measured)
+
+    def _measured(self) -> StepError:
+        field = self._field
+        error, scale_sum, *others = self._squares.numpy().sum(0).tolist()
+        activations, integral_error, end_error = map(math.sqrt, others)
+        norms = HiddenNorms(activations / math.sqrt(len(self._seen)), integral_error, end_error)
+        gradient = hidden_layer_error(norms, field.rows * field.hidden)
+        return StepError(math.sqrt(error / max(1, field.width)), scale_sum, gradient)
+
+    def accept(self, tape: Tensor) -> None:
+        field, slopes = self._field, self._terms.each_slope
+        self._inner.copy_(tape[-1].view(field.rows, -1)[:, : field.dim])
+        slopes[0].copy_(slopes[-1])
 
 
 class _KernelMLPReverse(MLPReverse):
@@ -163,18 +203,24 @@ class _KernelMLPReverse(MLPReverse):
         rows = (self._tape[row], slope_cotangent, self._hidden[row], out)
         self._field.call("unstage", (self._first, self._second, *rows), 1)
 
-    def step(self, step: StepCotangents, carry: Carry) -> None:
+    def steps(self, couplings: Tensor, slopes: Tensor, outputs: Tensor, carry: Carry) -> None:
         rows = (
             carry.tail,
-            step.scaled_coupling,
-            step.slopes,
-            self._hidden[step.first_row :],
+            couplings,
+            slopes,
+            self._hidden,
             carry.shared_slope,
-            step.outputs,
+            outputs,
             carry.shared_outputs,
-            self._tape[step.first_row :],
+            self._tape,
         )
-        self._field.call("reverse", (self._first, self._second, *rows), len(carry.tail))
+        self._field.call(
+            "reverse_steps",
+            (self._first, self._second, *rows),
+            len(carry.tail),
+            ctypes.c_long(len(outputs)),
+        )
+        carry.shared_outputs = outputs[0, 0]
 
     def gather(self, first_row: int, cotangents: Tensor) -> None:
         return None

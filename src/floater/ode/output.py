@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .device import runs_ahead
-from .kernel import mix
-from .output_rows import OutputRows, index
+from .kernel import mix, pick
+from .output_rows import OutputPlaces, OutputRows, index
 from .stepper import Stepper
 
 # Rows evaluated by one product: always the same number, so that the bits of a row do not depend on
@@ -53,6 +53,10 @@ def evaluate(stepper: Stepper, request: OutputRequest) -> Tensor:
     writer = _StateWriter(stepper, request)
     if len(request) == 0:
         return writer.out
+    if stepper.keep_dense and stepper.mixes and request.order is None:
+        stepper.advance(float(request.ascending[-1]))
+        _pick_all(stepper, request, writer.out)
+        return writer.out
     if stepper.keep_dense and runs_ahead(writer.out):
         stepper.advance(float(request.ascending[-1]))
         if _write_at_once(stepper, request, writer.out):
@@ -65,6 +69,16 @@ def evaluate(stepper: Stepper, request: OutputRequest) -> Tensor:
     if writer.written < len(request):  # no step was needed: all times are the start
         writer.out[writer.written :] = stepper.field.initial
     return writer.out
+
+
+def _pick_all(stepper: Stepper, request: OutputRequest, out: Tensor) -> None:
+    """Evaluate all states with the kernel, at times that are sorted."""
+    if not stepper.steps:  # all times are the start
+        out[:] = stepper.field.initial
+    for first, count, polynomials in stepper.dense.blocks(stepper.steps):
+        found = OutputPlaces.of(stepper, request.ascending, first, count)
+        if found is not None:
+            pick(found.powers, found.places, polynomials, out=out[found.times])
 
 
 def _write_at_once(stepper: Stepper, request: OutputRequest, out: Tensor) -> bool:

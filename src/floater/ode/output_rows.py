@@ -1,4 +1,6 @@
-"""The requested times as rows of equal length, one per step: one product then serves many steps."""
+"""The requested times of many steps at once: with the places of their polynomials, for the kernel,
+or as rows of equal length, one per step, for a product.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,42 @@ from .device import to_device
 from .stepper import Stepper
 
 _LARGEST_PADDING = 4  # times as many rows as there are times
+
+
+@dataclass(frozen=True)
+class OutputPlaces:
+    """The times inside some consecutive steps, each with the place of its polynomial.
+
+    Attributes:
+        times: which of all times they are.
+        places: number of the first row of the polynomial that a time belongs to, among the rows of
+            these steps [n].
+        powers: 1, θ, θ² … [n, degree + 1], float32.
+    """
+
+    times: slice
+    places: Tensor
+    powers: Tensor
+
+    @classmethod
+    def of(
+        cls, stepper: Stepper, ascending: NDArray[np.float64], first: int, count: int
+    ) -> OutputPlaces | None:
+        """Find the times inside `count` steps from number `first` on; None if there are none."""
+        ends, terms = (
+            np.asarray(stepper.grid[first : first + count + 1]),
+            stepper.tableau.degree + 1,
+        )
+        begin = int(np.searchsorted(ascending, ends[0], side="right")) if first else 0
+        end = int(np.searchsorted(ascending, ends[-1], side="right"))
+        if begin == end:
+            return None
+        steps = np.searchsorted(ends[1:], ascending[begin:end], side="left")
+        lengths = np.asarray(stepper.lengths[first : first + count])
+        theta = (ascending[begin:end] - ends[steps]) / lengths[steps]
+        powers = np.vander(theta, terms, increasing=True).astype(np.float32)
+        places = torch.from_numpy(terms * steps)
+        return cls(slice(begin, end), places, torch.from_numpy(powers))
 
 
 @dataclass(frozen=True)

@@ -306,7 +306,9 @@ class AdaptiveSteps(StepRule):
 
     def _error(self, progress: StepProgress, attempt: Attempt) -> float:
         """Return the estimated error of a step; 1 is the largest that is accepted."""
-        measured = progress.field.measure(attempt, self._rtol, self._atol)
+        measured = attempt.measured
+        if measured is None:
+            measured = progress.field.measure(attempt, self._rtol, self._atol)
         error = self._compared(measured)
         if math.isfinite(measured.scale_sum) and self._overflows(progress, measured):
             dtype = progress.state.dtype

@@ -88,6 +88,7 @@ class Stepper(StepProgress):
         self._host_sums = sums.numpy()
         self._sums = to_device(sums, like).contiguous()
         self._no_constants = like.new_empty(len(sums), 0)
+        self._whole = field.whole_steps(tableau, self._sums, self._terms, self.rule.tolerances)
         self._begun = False
         self._plan = list(plan)
         self._can_plan = keep_dense and runs_ahead(like)
@@ -131,7 +132,8 @@ class Stepper(StepProgress):
         for times, weights, length in zip(*self._prepare(lengths), lengths, strict=True):
             attempt = self._attempt(length, times, weights)
             norms.append(self.field.norms(attempt, *self.rule.tolerances))
-            self._accept(attempt, weights.stages, None)
+            self._move_terms(weights.stages)
+            self._accept(attempt, None)
         errors = [self.field.step_error(values) for values in torch.stack(norms).cpu().tolist()]
         self._begun = self.rule.approves(self, errors)
         self._planned = len(lengths)
@@ -226,12 +228,20 @@ class Stepper(StepProgress):
         """Try one step; if it is accepted, move on and hand its polynomial to `sink`."""
         begin = self.end
         times = [begin + node * length for node in self.tableau.nodes]
-        weights = self._step_weights(times, length)
-        attempt = self._attempt(length, times, weights)
-        if not self.rule.accepts(self, attempt):
-            return
-        polynomial = self.dense.window(self.steps)
-        self._accept(attempt, weights.stages, clip_at)
+        tape, polynomial = self.tape.window(self.steps), self.dense.window(self.steps)
+        if self._whole is not None:
+            attempt = self._whole.attempt(length, times, self.state, polynomial, tape)
+            self.evaluations += self.tableau.stages - 1
+            if not self.rule.accepts(self, attempt):
+                return
+            self._whole.accept(tape)
+        else:
+            weights = self._step_weights(times, length)
+            attempt = self._attempt(length, times, weights)
+            if not self.rule.accepts(self, attempt):
+                return
+            self._move_terms(weights.stages)
+        self._accept(attempt, clip_at)
         if sink is not None:
             sink(self.steps - 1, polynomial)
         self.tape.recycle()
@@ -249,19 +259,20 @@ class Stepper(StepProgress):
         after = self.state + sums[-1] if tableau.error is None else polynomial.sum(0)
         return Attempt(length, self.state, after, sums[-1], self._sums[-1:], stages)
 
-    def _accept(self, attempt: Attempt, weights: Tensor, clip_at: float | None) -> None:
-        """Move on to the end of a step.
+    def _move_terms(self, weights: Tensor) -> None:
+        """Make the last stage of a step the first of the next.
 
         Args:
-            attempt: the step.
             weights: of the terms of its stages; changed.
-            clip_at: latest time at which it may end.
         """
         terms = self._terms
-        self.state = attempt.after
         weights[-1, : self.field.stage_only] = 0
         terms.inner.copy_(torch.mv(terms.prefixes[-1], weights[-1, :-1]))
         terms.each_slope[0].copy_(terms.each_slope[-1])
+
+    def _accept(self, attempt: Attempt, clip_at: float | None) -> None:
+        """Move on to the end of a step, which is at `clip_at` at the latest."""
+        self.state = attempt.after
         arrival = self.rule.arrival(self, attempt.length)
         self.lengths.append(attempt.length)
         self.grid.append(arrival if clip_at is None else min(arrival, clip_at))
