@@ -2,8 +2,9 @@
 
    A step is a chain of thin products (one row per trajectory) with two fixed matrices. Calling BLAS
    and a dozen tensor operations for each would cost as much as the arithmetic; here a step is one
-   call, with its polynomial and its error, and so are all steps of a block on the way back. The matrices are packed once into panels of 16 columns. Threads own columns, so a product
-   needs one barrier, and no result depends on the number of threads.
+   call, with its polynomial and its error, and so are all steps of a block on the way back. The
+   matrices are packed once into panels of 16 columns. Threads own columns, so a product needs one
+   barrier, and no result depends on the number of threads.
 
    Products use AVX-512 where that is faster than AVX2; other processors get what the compiler makes
    of vectors of eight (NEON on ARM). All add up in the same order, so results agree to the bit
