@@ -48,7 +48,7 @@ OVERVIEW: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "Debian package descriptions, trained on fewer than 48 tokens": {
-        "s2l-4000-seeds": ("rotary + flow, q, k, v", "rotary + flow, half stretched", "rotary"),
+        "s2l-12000": ("rotary + flow, q, k, v", "rotary + flow, half stretched", "rotary"),
     },
 }
 """The README's figure: the lines of each panel, by their reproduction."""
